@@ -1,0 +1,20 @@
+"""Arrow columns become Kafka record batches: pure code, no clock, no network, no randomness."""
+
+from sparkonce.encode.batch import HEADER_BYTES, EncodedBatch, seal
+from sparkonce.encode.columns import check_columns, topics_in
+from sparkonce.encode.compress import Codec
+from sparkonce.encode.encoder import Encoder
+from sparkonce.encode.partition import Partitioner
+from sparkonce.encode.reject import Rejected
+
+__all__ = [
+    "HEADER_BYTES",
+    "Codec",
+    "EncodedBatch",
+    "Encoder",
+    "Partitioner",
+    "Rejected",
+    "check_columns",
+    "seal",
+    "topics_in",
+]

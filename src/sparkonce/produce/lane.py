@@ -1,0 +1,183 @@
+"""One partition's batches on their way: numbering, order, and what happens after an error.
+
+Pure, and owned by the sender. What brokers ask of an idempotent producer (KAFKA-5494, KIP-360):
+sequences grow by one per record, at most five batches are under way, and after an error those
+under way come back before anything is sent again, in order, one at a time. A batch that fails for
+good leaves a gap; behind it, batches known to be unwritten are numbered anew under the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from sparkonce.encode import EncodedBatch, seal
+from sparkonce.errors import BrokerError, FatalError
+from sparkonce.produce.identity import EPOCH_MAX, ProducerIdentity
+
+_SEQUENCES = 2**31
+
+Outcome = Callable[["Batch", BrokerError | None, int], None]
+"""Called once per batch: the batch, an error or None, the offset of its first record."""
+
+
+class Batch:
+    """A record batch between `enqueue` and its outcome."""
+
+    __slots__ = (
+        "attempts",
+        "deadline_s",
+        "encoded",
+        "ended",
+        "header",
+        "order",
+        "outcome",
+        "refused",
+        "sequence",
+    )
+
+    def __init__(self, encoded: EncodedBatch, deadline_s: float, outcome: Outcome) -> None:
+        self.encoded = encoded
+        self.deadline_s = deadline_s
+        self.outcome = outcome
+        self.order = -1
+        self.sequence = -1
+        self.header = b""
+        self.attempts = 0
+        self.refused = False
+        """A broker has said that it did not write it; with no answer nothing is known."""
+        self.ended = False
+
+
+class Lane:
+    def __init__(self, identity: ProducerIdentity, in_flight_max: int) -> None:
+        self.identity = identity
+        self.idempotent = identity.producer_id >= 0
+        self.transactional = identity.transactional_id is not None
+        self._in_flight_max = in_flight_max
+        # The leader asks the coordinator about a transaction's first batch, and refuses what
+        # comes before the answer: one at a time until the first acknowledgement.
+        self._warm = not self.transactional
+        self._gap = False
+        self._next_order = 0
+        self._next_sequence = 0
+        self._not_before_s = 0.0
+        self._waiting: deque[Batch] = deque()
+        self._flying: list[Batch] = []
+        self._again: list[Batch] = []
+
+    @property
+    def empty(self) -> bool:
+        return not (self._waiting or self._flying or self._again)
+
+    def __iter__(self) -> Iterator[Batch]:
+        yield from [*self._flying, *self._again, *self._waiting]
+
+    def add(self, batch: Batch) -> None:
+        batch.order = self._next_order
+        self._next_order += 1
+        self._waiting.append(batch)
+
+    def take(self, now_s: float) -> Batch | None:
+        """The batch that may be sent now, numbered; it counts as under way from here on."""
+        if now_s < self._not_before_s:
+            return None
+        batch = self._take_again() if self._again else None
+        if batch is None and not (self._again and self.idempotent):
+            batch = self._take_waiting()
+        if batch is not None:
+            self._flying.append(batch)
+        return batch
+
+    def wake_s(self) -> float | None:
+        """When a pause after an error is over, if there is something to send after it."""
+        return self._not_before_s if self._again or self._waiting else None
+
+    def acknowledged(self, batch: Batch) -> None:
+        self._flying.remove(batch)
+        self._warm = True
+        self._not_before_s = 0.0
+
+    def returned(self, batch: Batch, not_before_s: float, *, refused: bool) -> None:
+        """An error after which the same is sent again."""
+        self._flying.remove(batch)
+        batch.refused = refused
+        self._again.append(batch)
+        self._again.sort(key=lambda other: other.order)
+        self._not_before_s = max(self._not_before_s, not_before_s)
+
+    def given_up(self, batch: Batch) -> None:
+        """A batch that ends here unwritten, or with its fate unknown."""
+        for group in (self._flying, self._again, self._waiting):
+            if batch in group:
+                group.remove(batch)
+        # One that was never numbered leaves no gap in the sequence.
+        self._gap = self._gap or batch.sequence >= 0
+
+    def is_next_in_line(self, batch: Batch) -> bool:
+        """Nothing before it is still open, and nothing before it was given up."""
+        before = [*self._flying, *self._again]
+        return not self._gap and all(batch.order <= other.order for other in before)
+
+    def late(self, now_s: float) -> list[Batch]:
+        """Batches past their time that aren't under way (those return first)."""
+        return [b for b in [*self._again, *self._waiting] if b.deadline_s <= now_s]
+
+    def deadline_s(self) -> float | None:
+        if self._again:
+            return self._again[0].deadline_s
+        return self._waiting[0].deadline_s if self._waiting else None
+
+    def _take_again(self) -> Batch | None:
+        if not self.idempotent:
+            # Nothing to keep order by: sent at once, beside what is under way (see R2).
+            return self._again.pop(0) if self._room() else None
+        if self._flying:
+            return None
+        if not self._gap:
+            return self._again.pop(0)
+        # First settle the fate of those that may have been written, under their old numbers.
+        for index, batch in enumerate(self._again):
+            if not batch.refused:
+                return self._again.pop(index)
+        self._number_anew()
+        return self._again.pop(0)
+
+    def _take_waiting(self) -> Batch | None:
+        if not self._waiting or not self._room():
+            return None
+        if self._gap:
+            if self._flying:
+                return None
+            self._number_anew()
+        batch = self._waiting.popleft()
+        self._number(batch)
+        return batch
+
+    def _room(self) -> bool:
+        return len(self._flying) < (self._in_flight_max if self._warm else 1)
+
+    def _number_anew(self) -> None:
+        who = self.identity
+        if who.epoch >= EPOCH_MAX:
+            raise FatalError(
+                f"the epochs of {who} are used up: close this producer, make a new one"
+            )
+        self.identity = ProducerIdentity(who.transactional_id, who.producer_id, who.epoch + 1)
+        self._gap = False
+        self._next_sequence = 0
+        for batch in self._again:
+            self._number(batch)
+
+    def _number(self, batch: Batch) -> None:
+        batch.refused = False
+        if self.idempotent:
+            batch.sequence = self._next_sequence
+            self._next_sequence = (self._next_sequence + batch.encoded.count) % _SEQUENCES
+        batch.header = seal(
+            batch.encoded,
+            producer_id=self.identity.producer_id,
+            epoch=self.identity.epoch,
+            sequence=batch.sequence,
+            transactional=self.transactional,
+        )

@@ -1,0 +1,288 @@
+"""The public producer: rows and Arrow tables in, acknowledged records in Kafka out.
+
+`Producer` is idempotent by default, or plain where settings ask for it; `TransactionalProducer`
+(next door) adds the transaction. Encoding runs in the caller's thread, sending in the client's.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from sparkonce.encode import EncodedBatch, Encoder, Partitioner, Rejected, check_columns, topics_in
+from sparkonce.errors import BrokerError, ConfigError, EncodeError
+from sparkonce.options import ProducerOptions
+from sparkonce.produce.coordinator import Coordinator
+from sparkonce.produce.dead_letters import dead_letters
+from sparkonce.produce.delivery import DeliveryReports, OnDelivery
+from sparkonce.produce.identity import NO_IDENTITY, ProducerIdentity
+from sparkonce.produce.lane import Batch, Outcome
+from sparkonce.produce.linger import Linger
+from sparkonce.produce.rows import Headers, PendingRows, as_bytes, as_headers
+from sparkonce.produce.sender import Sender
+from sparkonce.produce.topics import Topics, UnknownTopic
+from sparkonce.wire import Client
+
+_ROWS_BYTES = 1024 * 1024
+"""Rows are encoded together, so many bytes at a time."""
+
+
+class Producer:
+    """Writes records to Kafka; a resend after a lost answer is written once.
+
+    Settings are Kafka's own (`bootstrap.servers`, `acks`, `compression.type`, …). Use it as a
+    context manager, or `close()` it: closing waits until everything is acknowledged.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._options = options = ProducerOptions.parse(settings)
+        self._check_kind(options)
+        self._client = Client(
+            options.bootstrap_servers,
+            client_id=options.client_id,
+            security=options.security,
+            request_timeout_ms=options.request_timeout_ms,
+            metadata_max_age_ms=options.metadata_max_age_ms,
+        )
+        self._sender = Sender(self._client, options)
+        self._topics = Topics(self._client, options.max_block_ms)
+        self._coordinator = Coordinator(self._client, options)
+        self._reports = DeliveryReports()
+        self._encoder = Encoder(
+            codec=options.compression_type,
+            compression_level=options.compression_level,
+            partitioner=Partitioner(options.batch_size, random.randrange),
+            batch_bytes_max=options.batch_size,
+            record_bytes_max=options.max_request_size,
+        )
+        self._identity: ProducerIdentity | None = None
+        self._rows = PendingRows()
+        # Rows leave in the order they came, whoever takes them out: a caller, or the linger.
+        self._rows_lock = threading.RLock()
+        self._linger = self._start_linger()
+        self._closed = False
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        on_delivery: OnDelivery | None = None,
+        timestamp: int | None = None,
+        headers: Headers = None,
+    ) -> None:
+        """Take one record (verbs and order of confluent-kafka); sent with others, soon.
+
+        `timestamp` in milliseconds. A row that can't be written is refused here and now.
+        """
+        self._need_writable()
+        if partition == -1:  # confluent-kafka's "any"
+            partition = None
+        key_bytes, value_bytes = as_bytes("key", key), as_bytes("value", value)
+        notes = as_headers(headers)
+        with self._rows_lock:
+            if topic not in self._topics.partition_counts or partition is not None:
+                self._check_row(topic, partition)
+            size = len(key_bytes or b"") + len(value_bytes or b"")
+            if size > self._options.max_request_size and not self._options.dead_letter_topic:
+                raise EncodeError(
+                    f"a record of {size} bytes is over max.request.size="
+                    f"{self._options.max_request_size}: raise it (and the topic's "
+                    "max.message.bytes), or set dead.letter.topic"
+                )
+            if self._linger and not len(self._rows):
+                self._linger.rows_came()
+            self._rows.add(
+                topic,
+                key_bytes,
+                value_bytes,
+                partition,
+                timestamp,
+                as_headers(headers),
+                on_delivery,
+            )
+            if self._rows.size_bytes >= _ROWS_BYTES:
+                self._send_rows()
+
+    def produce_arrow(
+        self,
+        topic: str | None,
+        table: pa.Table | pa.RecordBatch,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Write a whole table: columns `value`, and as wanted `key`, `headers`, `timestamp`,
+        `partition`, `topic` (used where the `topic` argument is None), as Spark names them.
+
+        `on_delivery` is called once per record batch.
+        """
+        self._need_writable()
+        check_columns(table.schema, topic)
+        with self._rows_lock:
+            self._send_rows()
+            outcome = (
+                self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported
+            )
+            self._send_table(table, topic, outcome)
+
+    def poll(self, timeout: float = 0.0) -> int:
+        """Call the delivery callbacks that are due; answers how many."""
+        return self._reports.serve(timeout)
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until everything taken so far has its outcome; False when time ran out.
+
+        Raises the first failure that no delivery callback was asked to tell.
+        """
+        self._send_lingering()
+        idle = self._sender.wait_idle(timeout)
+        self._reports.serve()
+        self._reports.raise_unreported()
+        if self._linger:
+            self._linger.raise_error()
+        return idle
+
+    def close(self) -> None:
+        """Finish what was taken and let go of every connection."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.flush()
+        finally:
+            self._shut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- what the transactional producer does otherwise ------------------------------------------
+
+    def _check_kind(self, options: ProducerOptions) -> None:
+        if options.transactional_id is not None:
+            raise ConfigError(
+                f"transactional.id={options.transactional_id} is set, but Producer has no "
+                "transactions: use TransactionalProducer, or leave transactional.id out"
+            )
+
+    def _need_writable(self) -> None:
+        if self._closed:
+            raise BrokerError("this producer was closed: make a new one")
+
+    def _writer(self) -> ProducerIdentity:
+        """Under whose name records are written; asked from the cluster once."""
+        if self._identity is None:
+            self._identity = (
+                self._coordinator.init(None) if self._options.enable_idempotence else NO_IDENTITY
+            )
+        return self._identity
+
+    def _before_enqueue(self, batches: Sequence[EncodedBatch]) -> None:
+        """A step between encoding and sending."""
+
+    def _refuse(self, rejected: Sequence[Rejected]) -> None:
+        first = rejected[0]
+        raise EncodeError(
+            f"{len(rejected)} rows can't be written; the first is row {first.row}: {first.reason}. "
+            "They and the rows after them were not sent. Mend them, or set dead.letter.topic"
+        )
+
+    # -- on the way to the sender -----------------------------------------------------------------
+
+    def _check_row(self, topic: str, partition: int | None) -> None:
+        if self._options.dead_letter_topic:
+            return
+        self._topics.learn([topic])
+        count = self._topics.partition_counts[topic]
+        if partition is not None and not 0 <= partition < count:
+            raise EncodeError(
+                f"partition {partition} of {topic!r} is out of range: it has {count}, 0 to "
+                f"{count - 1}; leave the partition out to have it chosen by the key"
+            )
+
+    def _send_rows(self) -> None:
+        if not len(self._rows):
+            return
+        rows, self._rows = self._rows, PendingRows()
+        reports = rows.reports()
+        outcome = self._reports.per_row(reports) if reports else self._reports.unreported
+        self._send_table(rows.table(), None, outcome)
+
+    def _send_table(
+        self, table: pa.Table | pa.RecordBatch, topic: str | None, outcome: Outcome
+    ) -> None:
+        self._learn_topics(topics_in(table, topic))
+        chunks = self._encoder.encode(
+            table,
+            topic=topic,
+            partition_counts=self._topics.partition_counts,
+            batch_limits=self._topics.batch_limits,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        for batches, rejected in chunks:
+            if rejected and not self._options.dead_letter_topic:
+                self._refuse(rejected)
+            self._enqueue(batches, outcome)
+            if rejected:
+                self._bury(table, topic, rejected)
+
+    def _learn_topics(self, names: Sequence[str]) -> None:
+        buried = self._options.dead_letter_topic
+        if buried is None:
+            return self._topics.learn(names)
+        self._topics.learn([buried])
+        for name in names:
+            try:
+                self._topics.learn([name])
+            except UnknownTopic:
+                continue  # its rows are rejected by the encoder and buried
+
+    def _bury(
+        self, table: pa.Table | pa.RecordBatch, topic: str | None, rejected: Sequence[Rejected]
+    ) -> None:
+        """Rows that can't be written go to the dead letters, with the reason beside them."""
+        letters = dead_letters(table, topic, rejected, self._options.max_request_size)
+        name = self._options.dead_letter_topic
+        for batches, again in self._encoder.encode(
+            letters,
+            topic=name,
+            partition_counts=self._topics.partition_counts,
+            batch_limits=self._topics.batch_limits,
+            now_ms=time.time_ns() // 1_000_000,
+        ):
+            if again:
+                self._refuse(again)
+            self._enqueue(batches, self._reports.unreported)
+
+    def _enqueue(self, encoded: Sequence[EncodedBatch], outcome: Outcome) -> None:
+        if not encoded:
+            return
+        writer = self._writer()
+        self._before_enqueue(encoded)
+        deadline_s = time.monotonic() + self._options.delivery_timeout_ms / 1000
+        self._sender.enqueue(writer, [Batch(batch, deadline_s, outcome) for batch in encoded])
+
+    def _start_linger(self) -> Linger | None:
+        return Linger(self._send_lingering, self._options.linger_ms)
+
+    def _send_lingering(self) -> None:
+        with self._rows_lock:
+            self._send_rows()
+
+    def _shut(self) -> None:
+        if self._linger:
+            self._linger.stop()
+        self._client.close()

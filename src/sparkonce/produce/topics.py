@@ -1,0 +1,108 @@
+"""What a producer must know of a topic before it writes there: that it is there, its partitions,
+and the largest batch that it takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from kafka.protocol.admin import DescribeConfigsRequest
+
+from sparkonce.errors import BrokerError, FatalError, Unreachable, explain
+from sparkonce.wire import Client, Message, NotKafka
+
+_TOPIC_RESOURCE = 2
+_UNKNOWN_TOPIC = 3
+_NEW_TOPIC_S = 3.0
+"""Brokers learn of a new topic one after the other: so long an unknown one may just be new."""
+_PAUSE_S = 0.02
+_PAUSE_MAX_S = 0.2
+
+
+class UnknownTopic(BrokerError):
+    """The topic isn't there; nothing was written to it, and it is not created by writing."""
+
+
+class Topics:
+    def __init__(self, client: Client, max_block_ms: int) -> None:
+        self._client = client
+        self._max_block_ms = max_block_ms
+        self.partition_counts: dict[str, int] = {}
+        self.batch_limits: dict[str, int] = {}
+
+    def learn(self, names: Iterable[str]) -> None:
+        """Ask the cluster for topics not known yet. Raises UnknownTopic."""
+        fresh = sorted(set(names) - self.partition_counts.keys())
+        if not fresh:
+            return
+        self._learn_partitions(fresh)
+        self._learn_limits(fresh)
+
+    def _learn_partitions(self, names: list[str]) -> None:
+        start_s = time.monotonic()
+        deadline_s = start_s + self._max_block_ms / 1000
+        pause_s = _PAUSE_S
+        while True:
+            cluster = self._refreshed(names, deadline_s)
+            missing = [name for name in names if not cluster.partition_count(name)]
+            if not missing:
+                break
+            code = cluster.errors.get(missing[0], _UNKNOWN_TOPIC)
+            if time.monotonic() > min(deadline_s, start_s + _NEW_TOPIC_S):
+                raise UnknownTopic(
+                    f"topic {missing[0]!r}: {explain(code)}. Create it first; topics are not "
+                    "created by writing to them, a mistyped name would be lost data",
+                    code,
+                )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
+        for name in names:
+            self.partition_counts[name] = cluster.partition_count(name)
+
+    def _refreshed(self, names: list[str], deadline_s: float):  # type: ignore[no-untyped-def]
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                return self._client.refreshed(names, min(1.0, max(0.01, left_s)))
+            except Unreachable as error:
+                if self._client.refusals(NotKafka):
+                    raise FatalError(self._client.reasons()) from error
+                if left_s <= 0:
+                    raise Unreachable(
+                        f"the cluster could not be asked about {names[0]!r} within max.block.ms="
+                        f"{self._max_block_ms}: {self._client.reasons()}"
+                    ) from error
+
+    def _learn_limits(self, names: list[str]) -> None:
+        """max.message.bytes, so that batches are cut to fit before they are numbered."""
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        request = Message(
+            DescribeConfigsRequest,
+            1,
+            4,
+            {
+                "resources": [
+                    resource(
+                        resource_type=_TOPIC_RESOURCE,
+                        resource_name=name,
+                        configuration_keys=["max.message.bytes"],
+                    )
+                    for name in names
+                ],
+                "include_synonyms": False,
+                "include_documentation": False,
+            },
+        )
+        deadline_s = time.monotonic() + self._max_block_ms / 1000
+        while True:
+            try:
+                answer = self._client.ask_any(request)
+                break
+            except Unreachable:
+                if time.monotonic() > deadline_s:
+                    raise
+        for result in answer.results:
+            # A principal without DESCRIBE_CONFIGS writes all the same; a batch that is too
+            # large is then refused by the broker with a message that says what to change.
+            if not result.error_code and result.configs:
+                self.batch_limits[result.resource_name] = int(result.configs[0].value)

@@ -1,0 +1,284 @@
+"""The transactional producer: many topics and partitions, source offsets, one decision.
+
+Each transaction has an epoch of its own, in both versions of the protocol. Under version 2
+(KIP-890) the answer to EndTxn brings the next one; under version 1 the epoch is raised before the
+next transaction begins, so that a late EndTxn or Produce of the last one is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self
+
+from sparkonce.encode import EncodedBatch, Rejected
+from sparkonce.errors import (
+    AbortableError,
+    BrokerError,
+    ConfigError,
+    FatalError,
+    FencedError,
+    OutcomeUnknown,
+    Reaction,
+    SparkonceError,
+    TransactionTimedOut,
+    reaction,
+)
+from sparkonce.options import ProducerOptions
+from sparkonce.produce.coordinator import EpochRefused, OffsetAndMetadata, Partition
+from sparkonce.produce.identity import ProducerIdentity
+from sparkonce.produce.linger import Linger
+from sparkonce.produce.producer import Producer
+from sparkonce.produce.states import ABORTABLE, COMMITTABLE, NEW, Lifecycle, State
+
+
+class TransactionalProducer(Producer):
+    """Writes in transactions: all of one becomes visible to `read_committed` readers, or nothing.
+
+        with TransactionalProducer({"bootstrap.servers": …, "transactional.id": "payments"}) as p:
+            p.init_transactions()
+            with p.transaction():
+                p.produce("orders", value=b"…", key=b"…")
+                p.produce_arrow("ledger", table)
+                p.send_offsets_to_transaction({("source", 0): 42}, "my-group")
+
+    The verbs are those of confluent-kafka. Leaving it with a transaction open aborts it.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._life = Lifecycle()
+        self._added: set[Partition] = set()
+        self._written = False
+        self._reinit = False
+        super().__init__(settings)
+
+    @classmethod
+    def join(cls, settings: Mapping[str, Any], identity: ProducerIdentity) -> Self:
+        """Write into a transaction that another process opened, in partitions of one's own.
+
+        Brokers number records per producer and partition, so no two processes may write to the
+        same partition in one transaction. `flush()` tells that everything is acknowledged; the
+        process that opened the transaction commits or aborts it.
+        """
+        if identity.transactional_id is None:
+            raise ConfigError("only a transactional producer's identity can be joined")
+        named = settings.get("transactional.id", identity.transactional_id)
+        if named != identity.transactional_id:
+            raise ConfigError(
+                f"transactional.id={named} contradicts the identity of {identity}: "
+                "leave transactional.id out, the identity brings it"
+            )
+        joined = cls({**settings, "transactional.id": identity.transactional_id})
+        joined._life = Lifecycle(State.JOINED)
+        joined._identity = identity
+        return joined
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """What another process needs to `join` the open transaction."""
+        self._life.need_writable()
+        assert self._identity is not None
+        return self._identity
+
+    @property
+    def state(self) -> State:
+        return self._life.state
+
+    def init_transactions(self) -> None:
+        """Take over the transactional id: what a former producer left open is aborted, what it
+        had decided is finished, and from here on its writes are refused."""
+        self._life.need(NEW, State.READY)
+        with self._failing():
+            self._identity = self._coordinator.init(None)
+            self._life.to(State.READY)
+
+    def begin_transaction(self) -> None:
+        if self._life.state is State.READY and self._reinit:
+            with self._failing():
+                self._identity = self._coordinator.init(self._identity)
+                self._reinit = False
+        self._life.to(State.IN_TRANSACTION)
+        self._added.clear()
+        self._written = False
+
+    def add_partitions(self, partitions: Iterable[Partition]) -> None:
+        """Open the transaction on partitions that others, who join, will write to."""
+        self._life.need_writable()
+        fresh = sorted(set(partitions) - self._added)
+        if not fresh:
+            return
+        with self._failing():
+            self._coordinator.add_partitions(self._known(), fresh)
+        self._added.update(fresh)
+        self._written = True
+
+    def send_offsets_to_transaction(
+        self, offsets: Mapping[Partition, OffsetAndMetadata | int], group: str
+    ) -> None:
+        """Source offsets, by (topic, partition) the next to read, committed with the records."""
+        self._life.need_writable()
+        if not offsets:
+            return
+        whole = {
+            partition: OffsetAndMetadata(at) if isinstance(at, int) else at
+            for partition, at in offsets.items()
+        }
+        with self._failing():
+            self._coordinator.send_offsets(self._known(), group, whole)
+        self._written = True
+
+    def flush(self, timeout: float | None = None) -> bool:
+        with self._failing():
+            return super().flush(timeout)
+
+    def commit_transaction(self) -> None:
+        """Send what is left, wait until all of it is acknowledged, and decide.
+
+        Raises AbortableError when it can only be aborted, OutcomeUnknown when the answer did not
+        come in time (call it again), FencedError when another producer took over.
+        """
+        self._life.need(COMMITTABLE, State.COMMITTING)
+        if self._life.state is State.IN_TRANSACTION:
+            self.flush()
+        self._life.to(State.COMMITTING)
+        if self._written:
+            with self._failing():
+                self._next(self._coordinator.end(self._known(), commit=True))
+        self._life.to(State.READY)
+
+    def abort_transaction(self) -> None:
+        """Give up the transaction; nothing of it ever becomes visible."""
+        self._life.to(State.ABORTING)
+        self._drop_pending()
+        with self._failing():
+            if self._client.transaction_version < 2:
+                # Version 1 can't tell a late batch of this transaction from the next one's.
+                self._sender.wait_landed(self._options.request_timeout_ms / 1000)
+            if self._written:
+                self._abort()
+        self._life.to(State.READY)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Self]:
+        """Commit at the end of the block, abort if it raises."""
+        self.begin_transaction()
+        try:
+            yield self
+            self.commit_transaction()
+        except BaseException:
+            if self._life.state in ABORTABLE:
+                self.abort_transaction()
+            raise
+
+    def close(self) -> None:
+        """Abort what is open (joined: finish what was taken), and let go of every connection."""
+        if self._closed:
+            return
+        if self._life.state is State.JOINED:
+            try:
+                super().close()
+            finally:
+                self._life.to(State.CLOSED)
+            return
+        self._closed = True
+        try:
+            if self._life.state in ABORTABLE:
+                self.abort_transaction()
+        finally:
+            self._life.to(State.CLOSED)
+            self._shut()
+
+    # -- how it differs from the plain producer ------------------------------------------
+
+    def _check_kind(self, options: ProducerOptions) -> None:
+        if options.transactional_id is None:
+            raise ConfigError(
+                "transactional.id is missing: name the pipeline, the same name after a restart; "
+                "or use Producer, which has no transactions"
+            )
+
+    def _need_writable(self) -> None:
+        self._life.need_writable()
+
+    def _writer(self) -> ProducerIdentity:
+        return self._known()
+
+    def _before_enqueue(self, batches: Sequence[EncodedBatch]) -> None:
+        partitions = {(batch.topic, batch.partition) for batch in batches}
+        if self._client.transaction_version < 2:
+            self.add_partitions(partitions)
+        self._written = True
+
+    def _refuse(self, rejected: Sequence[Rejected]) -> None:
+        """A part of the table may have been sent: committing it would be a torn write."""
+        try:
+            super()._refuse(rejected)
+        except SparkonceError as error:
+            if self._life.state is State.IN_TRANSACTION:
+                self._life.to(State.MUST_ABORT, error)
+            raise
+
+    def _start_linger(self) -> Linger | None:
+        return None
+
+    # -- steps -----------------------------------------------------------------------------
+
+    def _known(self) -> ProducerIdentity:
+        assert self._identity is not None
+        return self._identity
+
+    def _next(self, identity: ProducerIdentity) -> None:
+        # Version 1 answers with the same epoch: raise it before it is used again.
+        self._reinit = identity == self._identity
+        self._identity = identity
+
+    def _abort(self) -> None:
+        try:
+            self._next(self._coordinator.end(self._known(), commit=False))
+        except EpochRefused as refused:
+            error = self._coordinator.fenced_or_timed_out(self._known(), refused.code)
+            if not isinstance(error, TransactionTimedOut):
+                raise error from refused
+            # Aborted already. Go on from the epoch the coordinator has now; should another
+            # producer take over in between, this is refused.
+            now = replace(self._known(), epoch=error.epoch_now)
+            self._identity = self._coordinator.init(now)
+
+    def _drop_pending(self) -> None:
+        with self._rows_lock:
+            self._rows = type(self._rows)()
+        self._sender.forget("the transaction was aborted")
+        self._reports.serve()
+        self._reports.forget_unreported()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Let an error decide the state: what may only be aborted, what is over for good."""
+        try:
+            yield
+        except OutcomeUnknown:
+            raise
+        except BrokerError as error:
+            told = self._made_precise(error)
+            if isinstance(told, FatalError):
+                self._life.to(State.FAILED, told)
+            elif self._life.state in (State.IN_TRANSACTION, State.COMMITTING):
+                self._life.to(State.MUST_ABORT, told)
+            if told is error:
+                raise
+            raise told from error
+
+    def _made_precise(self, error: BrokerError) -> BrokerError:
+        """An epoch refused by a broker may mean two things; the coordinator knows which."""
+        if isinstance(error, FatalError | TransactionTimedOut):
+            return error
+        if reaction(error.code) is not Reaction.EPOCH or self._identity is None:
+            return error
+        if self._life.state in (State.UNINITIALIZED, State.READY):
+            return FencedError(
+                f"{self._identity} was fenced: another producer with the same transactional.id "
+                f"took over. {error}",
+                error.code,
+            )
+        return self._coordinator.fenced_or_timed_out(self._identity, error.code)

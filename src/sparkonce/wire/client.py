@@ -1,0 +1,300 @@
+"""The client's loop: one thread that owns every connection and what is known of the cluster.
+
+Two kinds of callers: the sender of record batches lives in the loop itself (`on_turn`), and
+everybody else asks from their own thread and waits (`ask`, `coordinator`, `learn_topics`). So
+the code that decides about transactions reads from top to bottom, and the hot path has no locks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from kafka.protocol.metadata import MetadataRequest
+
+from sparkonce.errors import BrokerError, FatalError, Unreachable
+from sparkonce.wire.address import Address
+from sparkonce.wire.cluster import Cluster
+from sparkonce.wire.connection import Connection, Done, open_connection
+from sparkonce.wire.link import Link
+from sparkonce.wire.request import Message, Request
+from sparkonce.wire.security import Security
+
+_METADATA_PAUSE_S = 0.02
+
+
+class Client:
+    def __init__(
+        self,
+        bootstrap: tuple[Address, ...],
+        *,
+        client_id: str,
+        security: Security,
+        request_timeout_ms: int,
+        metadata_max_age_ms: int,
+    ) -> None:
+        self.cluster = Cluster()
+        self.transaction_version = 0
+        """Finalised in the cluster, as far as a broker has told; 2 has KIP-890's protection."""
+        self.on_turn: Callable[[float], float | None] = lambda now_s: None
+        """Called on each turn of the loop; answers when it wants the next one at the latest."""
+        self.broken: FatalError | None = None
+        self._bootstrap = bootstrap
+        self._client_id = client_id
+        self._security = security
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._metadata_age_s = metadata_max_age_ms / 1000
+        self._features_epoch = -2
+        self._links: dict[Address, Link] = {}
+        self._topics: set[str] = set()
+        self._refreshing = False
+        self._refresh_at_s: float | None = None
+        self._refresh_waiters: list[Future[Cluster]] = []
+        self._rotation = itertools.count()
+        self._calls: list[Callable[[], None]] = []
+        self._calls_lock = threading.Lock()
+        self._asleep = False
+        self._stopping = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, name="sparkonce-client", daemon=True)
+        self._thread.start()
+
+    # -- from any thread ------------------------------------------------------------------
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Run `call` on the loop."""
+        with self._calls_lock:
+            self._calls.append(call)
+            if not self._asleep:
+                return
+            self._asleep = False
+        self._wake_out.send(b"\0")
+
+    def wake(self) -> None:
+        """Let the loop take a turn: there is something new to send."""
+        self.post(_nothing)
+
+    def ask(self, address: Address, request: Request, timeout_s: float | None = None) -> Any:
+        """Send a request and wait for its answer. Raises Unreachable when none comes."""
+        wait_s = min(self._request_timeout_s, timeout_s or self._request_timeout_s)
+        answer: Future[Any] = Future()
+        self.post(lambda: self.send(address, request, answer.set_result, time.monotonic() + wait_s))
+        return self._wait(answer, wait_s + 1.0, request.api)
+
+    def ask_any(self, request: Request, timeout_s: float | None = None) -> Any:
+        """The same, to whichever broker is at hand."""
+        return self.ask(self._some_address(), request, timeout_s)
+
+    def refreshed(self, topics: Iterable[str] = (), timeout_s: float = 30.0) -> Cluster:
+        """Fetch the metadata anew, with these topics from now on, and wait for it."""
+        wanted = set(topics)
+        result: Future[Cluster] = Future()
+
+        def start() -> None:
+            self._topics |= wanted
+            self._refresh_waiters.append(result)
+            # An answer under way may be older than the question: ask again after it.
+            self._refresh_at_s = time.monotonic()
+
+        self.post(start)
+        cluster = self._wait(result, timeout_s, "Metadata")
+        assert isinstance(cluster, Cluster)
+        return cluster
+
+    def reasons(self) -> str:
+        """Why brokers could not be reached, for a message."""
+        told = [str(link.last_error) for link in list(self._links.values()) if link.last_error]
+        return "; ".join(told) or "no broker answered"
+
+    def refusals(self, kind: type[BrokerError]) -> bool:
+        """Whether each of the bootstrap servers was refused with this kind of error."""
+        links = [self._links.get(address) for address in self._bootstrap]
+        return all(link is not None and isinstance(link.last_error, kind) for link in links)
+
+    def close(self) -> None:
+        self.post(self._stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _wait(self, answer: Future[Any], timeout_s: float, what: str) -> Any:
+        try:
+            result = answer.result(timeout_s)
+        except TimeoutError:
+            if self.broken:
+                raise self.broken from None
+            raise Unreachable(
+                f"no answer to {what} in {timeout_s:.1f} s: {self.reasons()}"
+            ) from None
+        if isinstance(result, BrokerError):
+            raise result
+        return result
+
+    # -- on the loop ------------------------------------------------------------------------
+
+    def send(self, address: Address, request: Request, done: Done, deadline_s: float) -> None:
+        self._link(address).send(request, done, deadline_s)
+
+    def connection(self, address: Address) -> Connection | None:
+        """The open connection to `address`; if there is none, one will be opened."""
+        link = self._link(address)
+        if link.connection is None:
+            link.want()
+        return link.connection
+
+    def refresh_soon(self) -> None:
+        """Something points to stale metadata."""
+        if self._refresh_at_s is None or self._refresh_at_s > time.monotonic() + _METADATA_PAUSE_S:
+            self._refresh_at_s = time.monotonic() + _METADATA_PAUSE_S
+
+    def _link(self, address: Address) -> Link:
+        if address not in self._links:
+            self._links[address] = Link(address)
+        return self._links[address]
+
+    def _some_address(self) -> Address:
+        """In turn, those that are open first; bootstrap servers too, should all have moved."""
+        known = list(dict.fromkeys([*self.cluster.brokers.values(), *self._bootstrap]))
+        links = self._links
+        live = [a for a in known if (link := links.get(a)) and link.connection]
+        turn = next(self._rotation)
+        # Now and then a closed one, so that a live connection to a sick broker is no trap.
+        pool = live if live and turn % 4 else known
+        return pool[turn % len(pool)]
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except BaseException as error:
+            self.broken = FatalError(f"the client's loop failed: {error!r}; close this producer")
+            self.broken.__cause__ = error
+            raise
+        finally:
+            for link in self._links.values():
+                if link.connection:
+                    link.connection.close()
+                link.lost(Unreachable("the client was closed"), time.monotonic())
+            for waiter in self._refresh_waiters:
+                waiter.set_result(self.broken or Unreachable("the client was closed"))  # type: ignore[arg-type]
+            self._selector.close()
+            self._wake_in.close()
+
+    def _turn(self) -> None:
+        with self._calls_lock:
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+        if self._stopping:
+            return
+        now_s = time.monotonic()
+        wakes = [self.on_turn(now_s), self._refresh_if_due(now_s)]
+        for link in list(self._links.values()):
+            link.expire(now_s)
+            self._tend(link, now_s)
+            wakes.append(link.next_wake_s())
+        with self._calls_lock:
+            self._asleep = not self._calls
+        wake_s = min((wake for wake in wakes if wake is not None), default=None)
+        pause_s = None if wake_s is None else max(0.0, wake_s - time.monotonic())
+        for key, events in self._selector.select(pause_s if self._asleep else 0.0):
+            if key.data is None:
+                self._wake_in.recv(4096)
+                continue
+            connection: Connection = key.data.connection
+            if connection is None:
+                continue
+            if events & selectors.EVENT_READ:
+                connection.read()
+            if events & selectors.EVENT_WRITE and not connection.broken:
+                connection.write()
+            self._tend(key.data, time.monotonic())
+        self._asleep = False
+
+    def _tend(self, link: Link, now_s: float) -> None:
+        """Keep the selector in step with the link; open it when it is due."""
+        connection = link.connection
+        if connection is None:
+            if link.claim_opening(now_s):
+                name = f"sparkonce-open-{link.address}"
+                threading.Thread(target=self._open, args=(link,), name=name, daemon=True).start()
+        elif connection.broken:
+            # Unregistered before it is closed: its descriptor's number may be given out again.
+            self._selector.unregister(connection)
+            connection.close()
+            link.lost(connection.broken, now_s)
+            self.refresh_soon()
+        else:
+            interest = selectors.EVENT_READ | (selectors.EVENT_WRITE * connection.wants_write)
+            if self._selector.get_key(connection).events != interest:
+                self._selector.modify(connection, interest, link)
+
+    def _open(self, link: Link) -> None:
+        timeout_s = min(10.0, self._request_timeout_s)
+        try:
+            connection = open_connection(link.address, self._security, self._client_id, timeout_s)
+        except BrokerError as error:
+            refusal = error
+            self.post(lambda: link.lost(refusal, time.monotonic()))
+        else:
+            self.post(lambda: self._opened(link, connection))
+
+    def _opened(self, link: Link, connection: Connection) -> None:
+        versions = connection.versions
+        if versions.features_epoch > self._features_epoch:
+            self._features_epoch = versions.features_epoch
+            self.transaction_version = versions.transaction_version
+        self._selector.register(connection, selectors.EVENT_READ, link)
+        link.opened(connection)
+
+    def _refresh_if_due(self, now_s: float) -> float | None:
+        if self._refresh_at_s is None or self._refreshing:
+            return None
+        if now_s < self._refresh_at_s:
+            return self._refresh_at_s
+        self._refreshing = True
+        self._refresh_at_s = now_s + self._metadata_age_s
+        waiters, self._refresh_waiters = self._refresh_waiters, []
+        topics = [{"name": name, "topic_id": None} for name in sorted(self._topics)]
+        request = metadata_request(topics)
+
+        def done(answer: Any) -> None:
+            self._refreshing = False
+            if isinstance(answer, BrokerError):
+                self._refresh_waiters += waiters
+                self.refresh_soon()
+                return
+            self.cluster = self.cluster.updated(answer)
+            for waiter in waiters:
+                waiter.set_result(self.cluster)
+
+        self.send(self._some_address(), request, done, now_s + self._request_timeout_s)
+        return None
+
+    def _stop(self) -> None:
+        self._stopping = True
+
+
+def _nothing() -> None:
+    """Only the turn that comes with it is wanted."""
+
+
+def metadata_request(topics: list[dict[str, Any]]) -> Message:
+    return Message(
+        MetadataRequest,
+        9,
+        12,
+        {
+            "topics": [MetadataRequest.MetadataRequestTopic(**topic) for topic in topics],
+            "allow_auto_topic_creation": False,
+            "include_topic_authorized_operations": False,
+        },
+    )

@@ -1,0 +1,59 @@
+"""What all tests share: two real clusters, started on first use, and the seed of this run."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from sparkonce.local import LocalKafka
+
+_SEED = int(os.environ.get("SPARKONCE_SEED") or random.SystemRandom().randrange(2**32))
+
+
+def pytest_report_header() -> str:
+    return f"seed: {_SEED} (repeat this run with SPARKONCE_SEED={_SEED})"
+
+
+@pytest.fixture
+def seed() -> int:
+    """The run's seed, printed again beside the output of a test that fails."""
+    print(f"SPARKONCE_SEED={_SEED}")
+    return _SEED
+
+
+@pytest.fixture(scope="session")
+def _one_broker() -> Iterator[LocalKafka]:
+    with LocalKafka(brokers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def _three_brokers() -> Iterator[LocalKafka]:
+    with LocalKafka(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka(_one_broker: LocalKafka) -> Iterator[LocalKafka]:
+    """A cluster of one broker, shared by all tests: use topics of your own."""
+    yield _one_broker
+    _heal(_one_broker)
+
+
+@pytest.fixture
+def kafka3(_three_brokers: LocalKafka) -> Iterator[LocalKafka]:
+    """A cluster of three, shared by all tests; whole again after each, whatever was done to it."""
+    yield _three_brokers
+    _heal(_three_brokers)
+
+
+def _heal(cluster: LocalKafka) -> None:
+    for broker in cluster.broker_ids:
+        if cluster.is_broker_alive(broker):
+            cluster.resume_broker(broker)
+        else:
+            cluster.start_broker(broker)
+    cluster.wait_until_healthy()

@@ -1,0 +1,83 @@
+"""What is really in Kafka, as an independent client sees it: confluent-kafka, never our own code."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+
+class Seen(NamedTuple):
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]] | None
+    timestamp_ms: int
+
+
+def read(servers: str, topic: str, isolation: str = "read_committed") -> list[Seen]:
+    """Every record up to the end as this isolation level sees it, in order per partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "oracle",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
+        seen: list[Seen] = []
+        ended: set[int] = set()
+        while len(ended) < len(partitions):
+            for message in consumer.consume(5000, 0.5):
+                if message.error() is None:
+                    seen.append(
+                        Seen(
+                            message.partition(),
+                            message.offset(),
+                            message.key(),
+                            message.value(),
+                            message.headers(),
+                            message.timestamp()[1],
+                        )
+                    )
+                elif message.error().name() == "_PARTITION_EOF":
+                    ended.add(message.partition())
+                elif message.error().fatal():
+                    raise RuntimeError(str(message.error()))
+        return seen
+    finally:
+        consumer.close()
+
+
+def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
+    return [seen.value for seen in read(servers, topic, isolation)]
+
+
+def hanging(servers: str, topic: str) -> list[int]:
+    """Partitions whose last stable offset is behind their end: a transaction is open there."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    indexes = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in indexes}
+    ends = {}
+    for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+        answers = admin.list_offsets(asked, isolation_level=level)
+        ends[level] = {part.partition: got.result().offset for part, got in answers.items()}
+    stable, end = ends.values()
+    return [index for index in indexes if stable[index] != end[index]]
+
+
+def committed(servers: str, group: str, topic: str, partition: int = 0) -> tuple[int, str]:
+    """A group's offset and its metadata, once no transaction on it is open."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    try:
+        (got,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+        return got.offset, got.metadata or ""
+    finally:
+        consumer.close()
