@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
@@ -81,3 +82,50 @@ def committed(servers: str, group: str, topic: str, partition: int = 0) -> tuple
         return got.offset, got.metadata or ""
     finally:
         consumer.close()
+
+
+class Watcher:
+    """A `read_committed` reader that runs while things go wrong, and remembers all it saw."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers = servers
+        self._topic = topic
+        self._stopping = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
+        self.seen: list[tuple[int, int, bytes]] = []
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "watcher",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+            }
+        )
+        try:
+            partitions = (
+                consumer.list_topics(self._topic, timeout=30).topics[self._topic].partitions
+            )
+            consumer.assign([TopicPartition(self._topic, index, 0) for index in partitions])
+            while not self._stopping.is_set():
+                for message in consumer.consume(1000, 0.1):
+                    # An error here is a broker that is down: the reader goes on by itself.
+                    if message.error() is None:
+                        self.seen.append((message.partition(), message.offset(), message.value()))
+        except BaseException as error:  # noqa: BLE001 - raised where the watcher is left
+            self._failure = error
+        finally:
+            consumer.close()

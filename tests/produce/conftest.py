@@ -56,3 +56,11 @@ def open_producer(cluster: LocalKafka) -> Iterator[Open]:
     yield open_one
     for producer in opened:
         producer.close()
+
+
+@pytest.fixture
+def plain_topic(kafka: LocalKafka) -> Iterator[str]:
+    name = f"p-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, partitions=4)
+    yield name
+    kafka.delete_topic(name)

@@ -77,9 +77,7 @@ def test_several_topics_and_partitions_are_one_write(
         cluster.delete_topic(second)
 
 
-def test_a_block_that_raises_leaves_nothing(
-    cluster: LocalKafka, topic: str, open_producer
-) -> None:
+def test_a_block_that_raises_leaves_nothing(cluster: LocalKafka, topic: str, open_producer) -> None:
     producer = open_producer()
     with pytest.raises(ZeroDivisionError), producer.transaction():
         producer.produce(topic, "lost")

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin.cluster import DescribeClusterRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
+import oracle
 from sparkonce.local import LocalKafka
 from sparkonce.verify import Did, FaultProxy, LoseRequest, ProxyError
 from sparkonce.verify.frames import parse_request, rewrite_response
@@ -98,8 +98,8 @@ def test_all_brokers_are_reached_through_it_from_one(kafka3: LocalKafka, topic: 
         assert len(passed(proxy, "Produce")) >= 12
         assert set(passed(proxy, "Fetch")) == {1, 2, 3}
 
-        nodes = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).describe_cluster()
-        described = {node.port for node in nodes.result(30).nodes}
+        admin = AdminClient({"bootstrap.servers": proxy.bootstrap_servers})
+        described = {node.port for node in admin.describe_cluster().result(30).nodes}
         assert described == ports_known_to(client)
         assert len(described) == 3
         assert not described & ports_of(kafka3.bootstrap_servers)
@@ -128,7 +128,7 @@ def test_transactions_through_it(kafka: LocalKafka, topic: str) -> None:
             (b"yes", client.commit_transaction),
         ):
             client.begin_transaction()
-            client.produce(topic, value)
+            produce(client, topic, [value])
             client.send_offsets_to_transaction([], reader.consumer_group_metadata(), 60)
             end(60)
         reader.close()
@@ -183,6 +183,21 @@ def test_features_and_versions_survive_the_rewriting(kafka: LocalKafka) -> None:
         assert rewritten.endswith(tail)
 
 
+def test_a_client_from_the_future_is_told_which_versions_there_are(kafka: LocalKafka) -> None:
+    with FaultProxy(kafka.bootstrap_servers) as proxy:
+        (port,) = ports_of(proxy.bootstrap_servers)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            stream = connection.makefile("rwb")
+            for version, error in ((99, 35), (4, 0)):
+                body = b"\5test\0021\0" if version == 4 else b""
+                sent = struct.pack(">hhih", 18, version, version, -1) + b"\0" + body
+                stream.write(struct.pack(">i", len(sent)) + sent)
+                stream.flush()
+                size, correlation_id, code = struct.unpack(">iih", stream.read(10))
+                assert (correlation_id, code) == (version, error)
+                stream.read(size - 6)
+
+
 def ask(address: tuple[str, int], request: Any, version: int) -> tuple[Any, bytes]:
     request.API_VERSION = version
     request.with_header(correlation_id=version, client_id="test")
@@ -221,7 +236,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
 
 def test_a_broker_that_is_down_refuses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
-        address = "127.0.0.1:%d" % unused.getsockname()[1]
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
     with FaultProxy(address) as proxy:
         (port,) = ports_of(proxy.bootstrap_servers)
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -270,8 +285,8 @@ def test_what_goes_wrong_in_the_loop_is_raised_at_the_end(kafka: LocalKafka) -> 
 
 def test_nothing_is_left_behind(kafka: LocalKafka) -> None:
     def sockets() -> int:
-        links = (os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
-        return sum(link.startswith("socket:") for link in links)
+        links = (fd.readlink() for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink())
+        return sum(link.name.startswith("socket:") for link in links)
 
     before = sockets(), threading.active_count()
     with FaultProxy(kafka.bootstrap_servers) as proxy:

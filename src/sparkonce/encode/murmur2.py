@@ -20,13 +20,15 @@ _SEED = 0x9747B28C
 _FACTOR = 0x5BD1E995
 _M = np.uint32(_FACTOR)
 _MASK = 0xFFFFFFFF
-_FEW = 16  # with so few keys left, a plain loop over one key is faster than NumPy over all
+# Few long keys are faster in a plain loop over each than with NumPy, block by block, over all.
+_FEW_KEYS = 100
+_SHORT_BLOCKS = 16
 
 
 def murmur2(keys: Any) -> Hashes:
     """The hash of each key of an Arrow binary column; meaningless where a key is null."""
     grid = grid_of(keys)
-    if grid is not None:
+    if grid is not None and _is_vectorised(len(grid), grid.shape[1] >> 2):
         length = grid.shape[1]
         hashes: Hashes = np.full(len(keys), _SEED ^ length, dtype=np.uint32)
         _mix_grid(hashes, grid)
@@ -41,6 +43,10 @@ def murmur2(keys: Any) -> Hashes:
     hashes *= _M
     hashes ^= hashes >> np.uint32(15)
     return hashes
+
+
+def _is_vectorised(key_count: int, block_count: int) -> bool:
+    return key_count > _FEW_KEYS or block_count <= _SHORT_BLOCKS
 
 
 def _scrambled(blocks: Hashes) -> Hashes:
@@ -72,7 +78,7 @@ def _mix_ragged(hashes: Hashes, content: Bytes, starts: Ints, lengths: Ints) -> 
         shape=(max(len(content) - 3, 0),), dtype="<u4", buffer=content, strides=(1,)
     )
     done = 0
-    while (active := int(np.searchsorted(descending, -done))) > _FEW:
+    while (active := int(np.searchsorted(descending, -done))) and _is_vectorised(active, done):
         blocks = overlapping[positions[:active] + 4 * done]
         running[:active] *= _M
         running[:active] ^= _scrambled(blocks)

@@ -16,6 +16,10 @@ from sparkonce.errors import BrokerError, FatalError
 from sparkonce.produce.identity import EPOCH_MAX, ProducerIdentity
 
 _SEQUENCES = 2**31
+# No answer at all; timed out while replicating; written by the leader alone.
+_LEAVES_IT_OPEN = frozenset({-1, 7, 20})
+# Brokers look for a repeat before they look at the order: out of order means not written.
+_SAYS_NO = frozenset({45})
 
 Outcome = Callable[["Batch", BrokerError | None, int], None]
 """Called once per batch: the batch, an error or None, the offset of its first record."""
@@ -30,9 +34,10 @@ class Batch:
         "encoded",
         "ended",
         "header",
+        "maybe_written",
+        "not_before_s",
         "order",
         "outcome",
-        "refused",
         "sequence",
     )
 
@@ -44,8 +49,9 @@ class Batch:
         self.sequence = -1
         self.header = b""
         self.attempts = 0
-        self.refused = False
-        """A broker has said that it did not write it; with no answer nothing is known."""
+        self.not_before_s = 0.0
+        self.maybe_written = False
+        """An attempt had no answer, or one that leaves it open."""
         self.ended = False
 
 
@@ -61,7 +67,6 @@ class Lane:
         self._gap = False
         self._next_order = 0
         self._next_sequence = 0
-        self._not_before_s = 0.0
         self._waiting: deque[Batch] = deque()
         self._flying: list[Batch] = []
         self._again: list[Batch] = []
@@ -80,31 +85,32 @@ class Lane:
 
     def take(self, now_s: float) -> Batch | None:
         """The batch that may be sent now, numbered; it counts as under way from here on."""
-        if now_s < self._not_before_s:
-            return None
-        batch = self._take_again() if self._again else None
+        batch = self._take_again(now_s)
         if batch is None and not (self._again and self.idempotent):
             batch = self._take_waiting()
         if batch is not None:
             self._flying.append(batch)
         return batch
 
-    def wake_s(self) -> float | None:
-        """When a pause after an error is over, if there is something to send after it."""
-        return self._not_before_s if self._again or self._waiting else None
+    def wake_s(self, now_s: float) -> float | None:
+        """When the next pause after an error is over."""
+        later = [batch.not_before_s for batch in self._again if batch.not_before_s > now_s]
+        return min(later, default=None)
 
     def acknowledged(self, batch: Batch) -> None:
         self._flying.remove(batch)
         self._warm = True
-        self._not_before_s = 0.0
 
-    def returned(self, batch: Batch, not_before_s: float, *, refused: bool) -> None:
+    def returned(self, batch: Batch, not_before_s: float, code: int) -> None:
         """An error after which the same is sent again."""
         self._flying.remove(batch)
-        batch.refused = refused
+        if code in _LEAVES_IT_OPEN:
+            batch.maybe_written = True
+        elif code in _SAYS_NO:
+            batch.maybe_written = False
         self._again.append(batch)
         self._again.sort(key=lambda other: other.order)
-        self._not_before_s = max(self._not_before_s, not_before_s)
+        batch.not_before_s = not_before_s
 
     def given_up(self, batch: Batch) -> None:
         """A batch that ends here unwritten, or with its fate unknown."""
@@ -128,20 +134,27 @@ class Lane:
             return self._again[0].deadline_s
         return self._waiting[0].deadline_s if self._waiting else None
 
-    def _take_again(self) -> Batch | None:
-        if not self.idempotent:
-            # Nothing to keep order by: sent at once, beside what is under way (see R2).
-            return self._again.pop(0) if self._room() else None
-        if self._flying:
+    def _take_again(self, now_s: float) -> Batch | None:
+        if not self._again or not self._room():
             return None
-        if not self._gap:
-            return self._again.pop(0)
-        # First settle the fate of those that may have been written, under their old numbers.
-        for index, batch in enumerate(self._again):
-            if not batch.refused:
-                return self._again.pop(index)
-        self._number_anew()
-        return self._again.pop(0)
+        if not self.idempotent:
+            # Nothing to keep order by: a batch waits by itself, and others overtake it.
+            due = (batch for batch in self._again if batch.not_before_s <= now_s)
+            return self._pop_again(next(due, None))
+        if self._flying or self._again[0].not_before_s > now_s:
+            return None
+        if self._gap:
+            # First settle the fate of those that may have been written, under their old numbers.
+            for batch in self._again:
+                if batch.maybe_written:
+                    return self._pop_again(batch)
+            self._number_anew()
+        return self._pop_again(self._again[0])
+
+    def _pop_again(self, batch: Batch | None) -> Batch | None:
+        if batch is not None:
+            self._again.remove(batch)
+        return batch
 
     def _take_waiting(self) -> Batch | None:
         if not self._waiting or not self._room():
@@ -170,7 +183,6 @@ class Lane:
             self._number(batch)
 
     def _number(self, batch: Batch) -> None:
-        batch.refused = False
         if self.idempotent:
             batch.sequence = self._next_sequence
             self._next_sequence = (self._next_sequence + batch.encoded.count) % _SEQUENCES

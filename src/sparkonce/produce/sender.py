@@ -123,7 +123,7 @@ class Sender:
         wakes = [
             wake
             for lane in self._lanes.values()
-            for wake in (lane.deadline_s(), lane.wake_s())
+            for wake in (lane.deadline_s(), lane.wake_s(now_s))
             if wake is not None and wake > now_s
         ]
         return min(wakes, default=None)
@@ -220,7 +220,7 @@ class Sender:
         batch.attempts += 1
         in_time = now_s < batch.deadline_s and batch.attempts <= self._options.retries
         if again and in_time:
-            lane.returned(batch, now_s + self._pause_s(batch), refused=code > 0)
+            lane.returned(batch, now_s + self._pause_s(batch), code)
             return
         topic, partition = key
         why = said or explain(code)

@@ -185,6 +185,8 @@ class TransactionalProducer(Producer):
         try:
             if self._life.state in ABORTABLE:
                 self.abort_transaction()
+        except FencedError:
+            pass  # whoever took over has aborted it: what closing wants is done
         finally:
             self._life.to(State.CLOSED)
             self._shut()

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sparkonce.verify import frames
 from sparkonce.verify.faults import (
     CutMidFrame,
     DelayRequest,
@@ -28,19 +29,7 @@ from sparkonce.verify.faults import (
     Rules,
     Stall,
 )
-from sparkonce.verify.frames import (
-    PEEK_BYTES,
-    SIZE_BYTES,
-    Address,
-    FrameError,
-    Relocate,
-    RequestHead,
-    frame_size,
-    is_rewritten,
-    parse_request,
-    refuse_api_versions,
-    rewrite_response,
-)
+from sparkonce.verify.frames import SIZE_BYTES, Address, FrameError, Relocate, RequestHead
 from sparkonce.verify.journal import Did, Event, Journal
 from sparkonce.verify.peer import Peer, deliver
 
@@ -118,20 +107,18 @@ class Link:
         self._flowing.set()
         self._log(Did.CONNECTED)
         pumps = [asyncio.create_task(self._requests()), asyncio.create_task(self._responses())]
+        failures: list[BaseException] = []
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self.reset()
-            raise
-        finally:
-            for pump in pumps:
-                pump.cancel()
-            ends = await asyncio.gather(*pumps, return_exceptions=True)
-            failures = [e for e in ends if e and not isinstance(e, asyncio.CancelledError)]
+            failures = await _end(pumps)
             if failures:
                 self.reset()
-            await self.client.close()
-            await self.upstream.close()
+            await asyncio.gather(self.client.close(), self.upstream.close())
+        except asyncio.CancelledError:
+            self.reset()
+            await _end(pumps)
+            raise
+        finally:
             self._log(Did.CLOSED)
         for failure in failures:
             # Connections that break are what this is about; anything else is a mistake.
@@ -145,14 +132,14 @@ class Link:
 
     async def _requests(self) -> None:
         while prefix := await self.client.next_frame():
-            size = frame_size(prefix)
-            start = await self.client.read(min(size, PEEK_BYTES))
+            size = frames.frame_size(prefix)
+            start = await self.client.read(min(size, frames.PEEK_BYTES))
             await self._flowing.wait()
-            head = parse_request(start)
+            head = frames.parse_request(start)
             hit = self.shared.rules.hit(head, self.broker.node)
             number = next(self.shared.request_numbers)
             request = _Request(number, head, prefix + start, size - len(start), hit)
-            if refusal := refuse_api_versions(head):
+            if refusal := frames.refuse_api_versions(head):
                 await self.client.send(refusal)
             else:
                 await self._meet(request)
@@ -182,17 +169,19 @@ class Link:
                 self._log(Did.FIRED, request)
                 raise _Cut
             case DelayRequest():
+                frame = await self._whole(request)  # the client may be gone when it goes on
                 delay = self._delay(request)
                 self._log(Did.FIRED, request)
                 await delay.over()
-                await self._forward(request)
+                await self._forward(request, frame)
             case Reorder(seconds=seconds):
                 overtaken = self.shared.journal.answer_to(
                     request.head.api, after_request=request.number, not_on_connection=self.number
                 )
+                frame = await self._whole(request)
                 self._log(Did.FIRED, request)
                 await asyncio.wait([overtaken], timeout=seconds)
-                await self._forward(request)
+                await self._forward(request, frame)
             case Stall(seconds=seconds):
                 self._flowing.clear()
                 asyncio.get_running_loop().call_later(seconds, self._flowing.set)
@@ -204,21 +193,22 @@ class Link:
 
     async def _responses(self) -> None:
         while prefix := await self.upstream.next_frame():
-            size = frame_size(prefix)
-            start = prefix + await self.upstream.read(min(size, PEEK_BYTES))
+            size = frames.frame_size(prefix)
+            start = prefix + await self.upstream.read(min(size, frames.PEEK_BYTES))
             left = SIZE_BYTES + size - len(start)
             await self._flowing.wait()
             pending = self._answered(start)
             request = pending.request
             heard = not pending.is_copy and not self._mute and await self._is_heard(request)
+            is_cut = isinstance(request.fault, CutMidFrame)
             if not heard:
                 await self.upstream.carry(left, None, self._flowing)
-            elif is_rewritten(request.head) or self._meets_cut(request):
+            elif is_cut or frames.is_rewritten(request.head):
                 frame = start + await self.upstream.read(left)
-                if is_rewritten(request.head):
-                    body = frame[SIZE_BYTES:]
-                    frame = rewrite_response(request.head, body, self.shared.relocate)
-                if self._meets_cut(request):
+                if frames.is_rewritten(request.head):
+                    relocate = self.shared.relocate
+                    frame = frames.rewrite_response(request.head, frame[SIZE_BYTES:], relocate)
+                if is_cut:
                     await self._cut_in(frame, self.client, request)
                 await self.client.send(frame)
             else:
@@ -239,9 +229,6 @@ class Link:
                 self._log(Did.FIRED, request)
                 await delay.over()
         return True
-
-    def _meets_cut(self, request: _Request) -> bool:
-        return isinstance(request.fault, CutMidFrame)
 
     def _expect(self, request: _Request, *, is_copy: bool = False) -> None:
         if request.head.answered:
@@ -280,9 +267,9 @@ class Link:
         """Start to watch for what the fault waits for, before anything else can happen."""
         fault = request.fault
         assert isinstance(fault, (DuplicateRequest, DelayRequest, DelayResponse))
-        answer = None
-        if fault.until is not None:
-            answer = self.shared.journal.answer_to(fault.until, after_request=request.number)
+        if fault.until is None:
+            return _Delay(None, fault.seconds)
+        answer = self.shared.journal.answer_to(fault.until, after_request=request.number)
         return _Delay(answer, fault.seconds)
 
     async def _deliver(self, frame: bytes, request: _Request, delay: _Delay) -> None:
@@ -304,3 +291,11 @@ class Link:
             fault = request.fault if by_fault else None
             event = replace(event, request=request.number, head=request.head, fault=fault)
         self.shared.journal.write(event)
+
+
+async def _end(pumps: Sequence[asyncio.Task[None]]) -> list[BaseException]:
+    """Stop the pumps; what they failed with."""
+    for pump in pumps:
+        pump.cancel()
+    ends = await asyncio.gather(*pumps, return_exceptions=True)
+    return [end for end in ends if end and not isinstance(end, asyncio.CancelledError)]

@@ -65,7 +65,14 @@ class FaultProxy:
             target=lambda: asyncio.run(self._serve(started)), name="sparkonce-fault-proxy"
         )
         self._thread.start()
-        started.result()
+        try:
+            started.result()
+        except OSError as error:
+            self.stop()
+            raise ProxyError(
+                f"The fault proxy can't listen on {LISTEN_HOST}: {error}. It needs a free port "
+                "there for each broker; check the limit of open files."
+            ) from error
         return self
 
     def __exit__(
@@ -163,11 +170,11 @@ class FaultProxy:
         try:
             for address in self._upstream:
                 self._listen(address)
+            started.set_result(None)
         except OSError as error:
             started.set_exception(error)
-            return
-        started.set_result(None)
         await self._stopping.wait()
+        await asyncio.sleep(0)  # what was spawned last has begun, so it cleans up when cancelled
         for server in self._servers:
             server.close()
         while self._tasks:  # a link that ends may have spawned a delivery
@@ -188,8 +195,11 @@ class FaultProxy:
         def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._spawn(self._connect(broker, Peer(reader, writer)))
 
-        server = await asyncio.start_server(accepted, sock=listener, limit=CHUNK_BYTES)
+        server = await asyncio.start_server(
+            accepted, sock=listener, limit=CHUNK_BYTES, start_serving=False
+        )
         self._servers.append(server)
+        await server.start_serving()
 
     def _relocate(self, node: int, address: Address) -> Address:
         port = self._listen(address)
@@ -202,10 +212,12 @@ class FaultProxy:
             if not self._accepting:
                 raise ConnectionRefusedError
             upstream = await Peer.connect(broker.address)
-        except OSError:
+        except (OSError, asyncio.CancelledError) as error:
             client.reset()
             self._journal.write(Event(Did.REFUSED, number, broker.node))
-            return
+            if isinstance(error, OSError):
+                return
+            raise
         link = Link(number, broker, client, upstream, self._shared)
         self._links.add(link)
         try:
