@@ -108,6 +108,8 @@ _PACE = {
     # By age only: a limit on size would delete records under a running benchmark.
     "log.retention.hours": "24",
     "log.segment.bytes": str(128 * 1024 * 1024),
+    # A deleted topic gives its disk back at once, not after a minute.
+    "log.segment.delete.delay.ms": "1000",
     "log.index.size.max.bytes": str(1024 * 1024),
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
 }
