@@ -35,6 +35,7 @@ class ProducerOptions:
     acks: int = -1
     retries: int = 2**31 - 1
     in_flight_max: int = IN_FLIGHT_MAX
+    connections_per_broker: int = 2
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
     max_block_ms: int = 60_000
@@ -110,6 +111,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "acks": _acks,
     "retries": _at_least(0),
     "max.in.flight.requests.per.connection": _at_least(1),
+    "connections.per.broker": _at_least(1),
     "delivery.timeout.ms": _at_least(1),
     "request.timeout.ms": _at_least(1),
     "max.block.ms": _at_least(1),

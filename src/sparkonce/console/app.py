@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sparkonce.console.demo import demo
 from sparkonce.console.up import up
 from sparkonce.errors import SparkonceError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
+app.command()(demo)
 app.command()(up)
 
 

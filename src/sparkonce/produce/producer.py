@@ -105,7 +105,7 @@ class Producer:
                 value_bytes,
                 partition,
                 timestamp,
-                as_headers(headers),
+                notes,
                 on_delivery,
             )
             if self._rows.size_bytes >= _ROWS_BYTES:

@@ -33,6 +33,8 @@ _PRODUCE_EXPLICIT_ADD = 11
 _NO_OFFSET = -1
 
 Partition = tuple[str, int]
+Route = tuple[Address, int]
+"""A broker, and which of the connections to it."""
 
 
 class Sender:
@@ -45,7 +47,7 @@ class Sender:
         self._open_batches = 0
         self._failure: BrokerError | None = None
         self._lanes: dict[Partition, Lane] = {}
-        self._in_flight: dict[Address, int] = defaultdict(int)
+        self._in_flight: dict[Route, int] = defaultdict(int)
         client.on_turn = self._turn
 
     # -- the caller's side --------------------------------------------------------------------
@@ -137,23 +139,26 @@ class Sender:
         return lane
 
     def _send_ready(self, now_s: float) -> None:
-        by_leader: dict[Address, list[Partition]] = {}
+        by_route: dict[Route, list[Partition]] = {}
         for key, lane in self._lanes.items():
             if lane.empty:
                 continue
             leader = self._client.cluster.leader(*key)
             if leader is None:
                 self._client.refresh_soon()
-            elif self._in_flight[leader] < self._options.in_flight_max:
-                by_leader.setdefault(leader, []).append(key)
-        for leader, keys in by_leader.items():
-            if self._client.connection(leader) is None:
                 continue
-            while self._in_flight[leader] < self._options.in_flight_max:
+            # A partition keeps to one connection: on two, its batches could overtake each other.
+            route = (leader, key[1] % self._options.connections_per_broker)
+            if self._in_flight[route] < self._options.in_flight_max:
+                by_route.setdefault(route, []).append(key)
+        for route, keys in by_route.items():
+            if self._client.connection(*route) is None:
+                continue
+            while self._in_flight[route] < self._options.in_flight_max:
                 batches = self._gather(keys, now_s)
                 if not batches:
                     break
-                self._send(leader, batches, now_s)
+                self._send(route, batches, now_s)
 
     def _gather(self, keys: list[Partition], now_s: float) -> list[tuple[Partition, Batch]]:
         """At most one batch a partition, together at most `max.request.size`."""
@@ -173,7 +178,7 @@ class Sender:
             keys.sort(key=served.__contains__)
         return gathered
 
-    def _send(self, leader: Address, batches: list[tuple[Partition, Batch]], now_s: float) -> None:
+    def _send(self, route: Route, batches: list[tuple[Partition, Batch]], now_s: float) -> None:
         implicit = self._client.transaction_version >= 2 or not self._options.transactional_id
         request = Produce(
             [
@@ -190,18 +195,19 @@ class Sender:
             now_s + self._options.request_timeout_ms / 1000,
             *(batch.deadline_s for _, batch in batches),
         )
-        self._in_flight[leader] += 1
+        self._in_flight[route] += 1
 
         def done(answer: Any) -> None:
             with self._changed:
-                self._in_flight[leader] -= 1
+                self._in_flight[route] -= 1
                 self._changed.notify_all()
             read = _reader(answer)
             for key, batch in batches:
                 if not batch.ended:
                     self._landed(key, lanes[key], batch, *read(key))
 
-        self._client.send(leader, request, done, deadline_s)
+        address, channel = route
+        self._client.send(address, request, done, deadline_s, channel)
 
     def _landed(
         self, key: Partition, lane: Lane, batch: Batch, code: int, offset: int, said: str

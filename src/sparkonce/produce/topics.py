@@ -4,7 +4,8 @@ and the largest batch that it takes."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from kafka.protocol.admin import DescribeConfigsRequest
 
@@ -17,6 +18,10 @@ _NEW_TOPIC_S = 3.0
 """Brokers learn of a new topic one after the other: so long an unknown one may just be new."""
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 0.2
+_ASK_S = 1.0
+"""Then another broker is asked."""
+
+_T = TypeVar("_T")
 
 
 class UnknownTopic(BrokerError):
@@ -39,16 +44,15 @@ class Topics:
         self._learn_limits(fresh)
 
     def _learn_partitions(self, names: list[str]) -> None:
-        start_s = time.monotonic()
-        deadline_s = start_s + self._max_block_ms / 1000
+        new_until_s = time.monotonic() + _NEW_TOPIC_S
         pause_s = _PAUSE_S
         while True:
-            cluster = self._refreshed(names, deadline_s)
+            cluster = self._patiently(lambda left_s: self._client.refreshed(names, left_s))
             missing = [name for name in names if not cluster.partition_count(name)]
             if not missing:
                 break
-            code = cluster.errors.get(missing[0], _UNKNOWN_TOPIC)
-            if time.monotonic() > min(deadline_s, start_s + _NEW_TOPIC_S):
+            if time.monotonic() > new_until_s:
+                code = cluster.errors.get(missing[0], _UNKNOWN_TOPIC)
                 raise UnknownTopic(
                     f"topic {missing[0]!r}: {explain(code)}. Create it first; topics are not "
                     "created by writing to them, a mistyped name would be lost data",
@@ -59,19 +63,22 @@ class Topics:
         for name in names:
             self.partition_counts[name] = cluster.partition_count(name)
 
-    def _refreshed(self, names: list[str], deadline_s: float):  # type: ignore[no-untyped-def]
+    def _patiently(self, ask: Callable[[float], _T]) -> _T:
+        """Ask until somebody answers, for `max.block.ms` at most."""
+        deadline_s = time.monotonic() + self._max_block_ms / 1000
         while True:
             left_s = deadline_s - time.monotonic()
             try:
-                return self._client.refreshed(names, min(1.0, max(0.01, left_s)))
+                return ask(min(_ASK_S, max(_PAUSE_S, left_s)))
             except Unreachable as error:
                 if self._client.refusals(NotKafka):
                     raise FatalError(self._client.reasons()) from error
                 if left_s <= 0:
                     raise Unreachable(
-                        f"the cluster could not be asked about {names[0]!r} within max.block.ms="
+                        "the cluster could not be asked about topics within max.block.ms="
                         f"{self._max_block_ms}: {self._client.reasons()}"
                     ) from error
+                time.sleep(_PAUSE_S)
 
     def _learn_limits(self, names: list[str]) -> None:
         """max.message.bytes, so that batches are cut to fit before they are numbered."""
@@ -93,14 +100,7 @@ class Topics:
                 "include_documentation": False,
             },
         )
-        deadline_s = time.monotonic() + self._max_block_ms / 1000
-        while True:
-            try:
-                answer = self._client.ask_any(request)
-                break
-            except Unreachable:
-                if time.monotonic() > deadline_s:
-                    raise
+        answer = self._patiently(lambda left_s: self._client.ask_any(request, left_s))
         for result in answer.results:
             # A principal without DESCRIBE_CONFIGS writes all the same; a batch that is too
             # large is then refused by the broker with a message that says what to change.

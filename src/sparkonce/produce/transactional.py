@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from sparkonce.encode import EncodedBatch, Rejected
 from sparkonce.errors import (
-    AbortableError,
     BrokerError,
     ConfigError,
     FatalError,

@@ -51,7 +51,7 @@ class Client:
         self._request_timeout_s = request_timeout_ms / 1000
         self._metadata_age_s = metadata_max_age_ms / 1000
         self._features_epoch = -2
-        self._links: dict[Address, Link] = {}
+        self._links: dict[tuple[Address, int], Link] = {}
         self._topics: set[str] = set()
         self._refreshing = False
         self._refresh_at_s: float | None = None
@@ -112,12 +112,13 @@ class Client:
 
     def reasons(self) -> str:
         """Why brokers could not be reached, for a message."""
-        told = [str(link.last_error) for link in list(self._links.values()) if link.last_error]
+        links = list(self._links.values())
+        told = dict.fromkeys(str(link.last_error) for link in links if link.last_error)
         return "; ".join(told) or "no broker answered"
 
     def refusals(self, kind: type[BrokerError]) -> bool:
         """Whether each of the bootstrap servers was refused with this kind of error."""
-        links = [self._links.get(address) for address in self._bootstrap]
+        links = [self._links.get((address, 0)) for address in self._bootstrap]
         return all(link is not None and isinstance(link.last_error, kind) for link in links)
 
     def close(self) -> None:
@@ -140,12 +141,19 @@ class Client:
 
     # -- on the loop ------------------------------------------------------------------------
 
-    def send(self, address: Address, request: Request, done: Done, deadline_s: float) -> None:
-        self._link(address).send(request, done, deadline_s)
+    def send(
+        self, address: Address, request: Request, done: Done, deadline_s: float, channel: int = 0
+    ) -> None:
+        self._link(address, channel).send(request, done, deadline_s)
 
-    def connection(self, address: Address) -> Connection | None:
-        """The open connection to `address`; if there is none, one will be opened."""
-        link = self._link(address)
+    def connection(self, address: Address, channel: int) -> Connection | None:
+        """The open connection to `address`; if there is none, one will be opened.
+
+        Channels are connections beside each other. A broker reads the next request of a
+        connection only when it has answered the last one, so one alone leaves it idle half the
+        time. Questions go over channel 0.
+        """
+        link = self._link(address, channel)
         if link.connection is None:
             link.want()
         return link.connection
@@ -155,16 +163,17 @@ class Client:
         if self._refresh_at_s is None or self._refresh_at_s > time.monotonic() + _METADATA_PAUSE_S:
             self._refresh_at_s = time.monotonic() + _METADATA_PAUSE_S
 
-    def _link(self, address: Address) -> Link:
-        if address not in self._links:
-            self._links[address] = Link(address)
-        return self._links[address]
+    def _link(self, address: Address, channel: int) -> Link:
+        key = (address, channel)
+        if key not in self._links:
+            self._links[key] = Link(address)
+        return self._links[key]
 
     def _some_address(self) -> Address:
         """In turn, those that are open first; bootstrap servers too, should all have moved."""
         known = list(dict.fromkeys([*self.cluster.brokers.values(), *self._bootstrap]))
         links = self._links
-        live = [a for a in known if (link := links.get(a)) and link.connection]
+        live = [a for a in known if (link := links.get((a, 0))) and link.connection]
         turn = next(self._rotation)
         # Now and then a closed one, so that a live connection to a sick broker is no trap.
         pool = live if live and turn % 4 else known
