@@ -1,4 +1,4 @@
-"""What is really in Kafka, as an independent client sees it: confluent-kafka, never our own code."""
+"""What is really in Kafka, as another client sees it: confluent-kafka, never our own code."""
 
 from __future__ import annotations
 

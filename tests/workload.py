@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from oracle import Watcher, committed, hanging, read
 
+from oracle import Watcher, committed, hanging, read
 from sparkonce import Producer, TransactionalProducer
 from sparkonce.errors import AbortableError, OutcomeUnknown, Unreachable
 

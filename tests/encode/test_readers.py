@@ -16,6 +16,8 @@ from contextlib import closing
 import confluent_kafka
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from sparkonce.encode import Codec, EncodedBatch, Encoder, Partitioner, seal
@@ -224,3 +226,44 @@ def test_keys_lie_where_java_and_librdkafka_put_them(
         producer.produce(topic, value=b"v", key=key, on_delivery=remember)
     assert producer.flush(30) == 0
     assert ours == theirs
+
+
+_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
+_bytes = st.none() | st.binary(max_size=200)
+_row = st.fixed_dictionaries({
+    "key": _bytes,
+    "value": _bytes,
+    "headers": st.lists(st.fixed_dictionaries({"key": _text, "value": _bytes}), max_size=3),
+    "timestamp": st.none() | st.integers(0, NOW_MS),
+})  # fmt: skip
+
+
+def test_any_bytes_come_back_from_librdkafka(kafka: LocalKafka, topic: str) -> None:
+    reader = confluent_kafka.Consumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "any", "check.crcs": True}
+    )
+    with closing(reader):
+        reader.assign([confluent_kafka.TopicPartition(topic, at, 0) for at in range(PARTITIONS)])
+
+        @settings(max_examples=60, deadline=None)
+        @given(rows=st.lists(_row, min_size=1, max_size=30), codec=st.sampled_from(list(Codec)))
+        def check(rows: list[dict[str, object]], codec: Codec) -> None:
+            kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+            columns = {
+                "key": pa.array([row["key"] for row in rows], pa.binary()),
+                "value": pa.array([row["value"] for row in rows], pa.binary()),
+                "headers": pa.array([row["headers"] for row in rows], kind),
+                "timestamp": pa.array([row["timestamp"] for row in rows], pa.int64()),
+            }
+            table = pa.table(columns)
+            batches = batches_of(table, topic, codec)
+            send(kafka.bootstrap_servers, batches)
+            messages = [reader.poll(30) for _ in rows]
+            assert all(message is not None and message.error() is None for message in messages)
+            read = (
+                (m.partition(), m.timestamp()[1], m.key(), m.value(), m.headers() or [])
+                for m in messages
+            )
+            assert by_partition(read) == expected_of(table, batches)
+
+        check()

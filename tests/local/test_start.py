@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from sparkonce.errors import LocalError
+import sparkonce
+from sparkonce.errors import DeliveryFailed, LocalError
 from sparkonce.local import LocalKafka
 from sparkonce.local.broker import explain_death
 from sparkonce.local.properties import Layout, Node, server_properties
@@ -74,6 +76,29 @@ def test_a_full_disk_is_called_so() -> None:
     message = explain_death(Node(2, 9092, 9093), reason, Path("broker-2/broker.log"))
     assert "Broker 2 ended because the disk" in message
     assert "pass another data_dir" in message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_broker_that_fills_its_disk_says_so(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        with LocalKafka(data_dir=tmp_path / "kafka") as kafka:
+            kafka.create_topic("t")
+            settings = {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "delivery.timeout.ms": 3000,
+                "request.timeout.ms": 2000,
+            }
+            with sparkonce.Producer(settings) as producer:
+                # More than fits; once the broker is gone, so is the acknowledgement.
+                with pytest.raises(DeliveryFailed, match=r"not acknowledged|not sent"):
+                    for _ in range(20):
+                        producer.produce("t", os.urandom(100_000))
+                        producer.flush()
+                with pytest.raises(LocalError, match=r"the disk that holds .* is full"):
+                    kafka.raise_if_broker_died()
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 def test_a_users_property_wins_over_the_default() -> None:

@@ -11,16 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from oracle import Watcher
-from workload import (
-    PARTITIONS,
-    check_exactly_once,
-    order_and_repeats,
-    rows,
-    write,
-    write_plain,
-)
 
+from oracle import Watcher
 from sparkonce import Producer, TransactionalProducer
 from sparkonce.local import LocalKafka
 from sparkonce.verify import (
@@ -33,6 +25,14 @@ from sparkonce.verify import (
     LoseRequest,
     LoseResponse,
     draw_faults,
+)
+from workload import (
+    PARTITIONS,
+    check_exactly_once,
+    order_and_repeats,
+    rows,
+    write,
+    write_plain,
 )
 
 SMALL_BATCHES = {"batch.size": 2048, "max.request.size": 8192}

@@ -7,11 +7,11 @@ import time
 
 import pyarrow as pa
 import pytest
-from oracle import committed, hanging, read, values
 
+from oracle import committed, hanging, read, values
 from sparkonce import OffsetAndMetadata, ProducerIdentity, TransactionalProducer
 from sparkonce.errors import (
-    AbortableError,
+    BrokerError,
     ConfigError,
     FencedError,
     StateError,
@@ -115,7 +115,7 @@ def test_a_successor_aborts_what_is_open_and_fences_the_zombie(
     zombie.flush()
     successor = open_producer()
     zombie.produce(topic, "after")
-    with pytest.raises(FencedError, match="another producer with the same transactional.id"):
+    with pytest.raises(FencedError, match=r"another producer with the same transactional\.id"):
         zombie.commit_transaction()
     assert zombie.state is State.FAILED
     with pytest.raises(FencedError):
@@ -146,6 +146,11 @@ def test_a_timed_out_transaction_is_told_apart_from_fencing_and_recovered_from(
 ) -> None:
     servers = cluster.bootstrap_servers
     producer = open_producer(transaction_timeout_ms=1000)
+    # What is slow the first time (topics, coordinators, the broker's own code) is done here: the
+    # time-out is to strike between the flush and the next step, not before.
+    with producer.transaction():
+        producer.produce(topic, "early")
+        producer.send_offsets_to_transaction({(topic, 0): 0}, f"group-{topic}")
     producer.begin_transaction()
     producer.produce(topic, "late")
     producer.flush()
@@ -166,7 +171,7 @@ def test_a_timed_out_transaction_is_told_apart_from_fencing_and_recovered_from(
     producer.abort_transaction()
     with producer.transaction():
         producer.produce(topic, "again")
-    assert values(servers, topic) == [b"again"]
+    assert sorted(values(servers, topic)) == [b"again", b"early"]
     assert hanging(servers, topic) == []
 
 
@@ -273,7 +278,7 @@ def test_offsets_of_an_unknown_topic_abort_the_transaction_only(
     producer = open_producer(max_block_ms=3000)
     producer.begin_transaction()
     producer.produce(topic, "lost")
-    with pytest.raises((AbortableError, Exception)):
+    with pytest.raises(BrokerError, match="UNKNOWN_TOPIC"):
         producer.send_offsets_to_transaction({("no-such-topic", 0): 1}, f"group-{topic}")
     producer.abort_transaction()
     with producer.transaction():

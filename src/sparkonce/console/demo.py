@@ -115,7 +115,8 @@ def _progress(console: Console, what: str, total: int) -> Iterator[Step]:
             due = written.records * _PLAIN_STEPS // total
             if due > lines_said:
                 lines_said = due
-                console.print(f"{what}: {written.records:,} of {total:,}; {_note(written, cuts)}")
+                line = f"{what}: {written.records:,} of {total:,}; {_note(written, cuts)}"
+                console.print(line, soft_wrap=True)
 
         yield say
         return

@@ -6,6 +6,7 @@ for as long as the object lives, whatever happens to the process meanwhile.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sparkonce.local.properties import LOG4J2, Layout, Node, server_properties
 from sparkonce.local.runtime import Runtime
 
 _LOG_LINES_SHOWN = 25
+_FULL_BYTES = 64 * 1024
 
 # Kafka's own choice of collector and pauses, as its start script has it.
 _COLLECTOR = (
@@ -141,7 +143,8 @@ def explain_death(node: Node, log: str, log_file: Path) -> str:
         port = node.port if f":{node.port}: Address already in use" in log else None
         return _port_taken(node.node_id, port)
     shown = "\n".join(f"  {line}" for line in log.splitlines()[-_LOG_LINES_SHOWN:])
-    if "No space left on device" in log:
+    # A full disk may have no room for that line either: the log lies on it too.
+    if "No space left on device" in log or _is_full(log_file.parent):
         return (
             f"Broker {node.node_id} ended because the disk that holds {log_file.parent} is full. "
             f"Free some space or pass another data_dir. The end of its log:\n{shown}"
@@ -150,6 +153,10 @@ def explain_death(node: Node, log: str, log_file: Path) -> str:
         f"Broker {node.node_id} ended on its own. Its log, {log_file}, ends with the reason "
         f"(a setting it doesn't accept, usually):\n{shown}"
     )
+
+
+def _is_full(folder: Path) -> bool:
+    return folder.exists() and shutil.disk_usage(folder).free < _FULL_BYTES
 
 
 def _port_taken(node_id: int, port: int | None) -> str:
