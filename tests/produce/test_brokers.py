@@ -109,7 +109,6 @@ def test_all_brokers_restarted_one_after_the_other(kafka3: LocalKafka, safe_topi
     for broker in kafka3.broker_ids:
         steps.append(lambda broker=broker: kafka3.stop_broker(broker))
         steps.append(lambda broker=broker: kafka3.start_broker(broker))
-        steps.append(kafka3.wait_until_healthy)
     write_while(kafka3, safe_topic, steps)
 
 
@@ -169,6 +168,7 @@ def test_a_network_gone_for_longer_than_the_delivery_timeout(
                 "transactional.id": topic,
                 "delivery.timeout.ms": 1500,
                 "request.timeout.ms": 500,
+                "max.block.ms": 5000,
             }
             | SMALL_BATCHES
         ) as producer,

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
@@ -64,6 +65,7 @@ def _run(console: Console, records: int, seed: int) -> bool:
     kafka = LocalKafka()
     with console.status("Starting Kafka ..."):
         kafka.start()
+    console.print("Kafka is up; a proxy in front of it cuts connections.")
     try:
         start_s = time.monotonic()
         with _progress(console, "exactly once", records) as step:
@@ -76,7 +78,7 @@ def _run(console: Console, records: int, seed: int) -> bool:
     console.print(_table(records, protected, control))
     found = complaints(records, protected, control)
     for complaint in found:
-        console.print(f"[bold red]Failed:[/] {complaint}", soft_wrap=True)
+        console.print(f"[bold red]Failed:[/] {escape(complaint)}", soft_wrap=True)
     if not found:
         console.print(
             f"[bold green]Exactly once:[/] lost 0, duplicated 0, reordered 0 of {records:,} "
