@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
@@ -18,8 +19,16 @@ class Seen(NamedTuple):
     timestamp_ms: int
 
 
-def read(servers: str, topic: str, isolation: str = "read_committed") -> list[Seen]:
-    """Every record up to the end as this isolation level sees it, in order per partition."""
+def read(
+    servers: str, topic: str, isolation: str = "read_committed", *, while_open: bool = False
+) -> list[Seen]:
+    """Every record up to the end as this isolation level sees it, in order per partition.
+
+    A decision is visible when its markers are written, a moment after the coordinator's answer:
+    read_committed waits for that, unless a transaction is meant to be open.
+    """
+    if isolation == "read_committed" and not while_open:
+        settle(servers, topic)
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -57,8 +66,17 @@ def read(servers: str, topic: str, isolation: str = "read_committed") -> list[Se
         consumer.close()
 
 
-def values(servers: str, topic: str, isolation: str = "read_committed") -> list[bytes | None]:
-    return [seen.value for seen in read(servers, topic, isolation)]
+def values(
+    servers: str, topic: str, isolation: str = "read_committed", *, while_open: bool = False
+) -> list[bytes | None]:
+    return [seen.value for seen in read(servers, topic, isolation, while_open=while_open)]
+
+
+def settle(servers: str, topic: str, timeout_s: float = 30.0) -> None:
+    """Wait until no transaction is open in the topic; one that stays open is a failure."""
+    deadline_s = time.monotonic() + timeout_s
+    while left := hanging(servers, topic):
+        assert time.monotonic() < deadline_s, f"a transaction was left open in partitions {left}"
 
 
 def hanging(servers: str, topic: str) -> list[int]:

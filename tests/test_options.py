@@ -65,6 +65,11 @@ def test_addresses() -> None:
         ({"batch.size": 2 * 1024 * 1024}, ["batch.size=2097152", "max.request.size=1048576"]),
         ({"buffer.memory": 2048}, ["buffer.memory=2048", "batch.size"]),
         ({"transaction.timeout.ms": 1000}, ["transaction.timeout.ms", "transactional.id"]),
+        ({"compression.level": 3}, ["compression.level=3", "compression.type"]),
+        (
+            {"transactional.id": "x", "guarantee": "at_most_once"},
+            ["transactional.id=x", "guarantee=at_most_once"],
+        ),
         ({"security.protocol": "SSL"}, ["security.protocol=SSL"]),
         ({"ssl.ca.location": "x"}, ["ssl.ca.location", "PLAINTEXT"]),
     ],

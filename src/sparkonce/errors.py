@@ -52,6 +52,10 @@ class DeliveryFailed(BrokerError):
     """Records outside a transaction that were not acknowledged; later ones are not affected."""
 
 
+class DeadLettered(BrokerError):
+    """The record could not be written to its topic and went to the dead letters instead."""
+
+
 class AbortableError(BrokerError):
     """The transaction can only be aborted; the producer lives on with a new one."""
 

@@ -162,6 +162,13 @@ def _settle_idempotence(given: Mapping[str, Any], values: dict[str, Any]) -> Non
     wanted = values.get("enable_idempotence")
     demand = "enable.idempotence=true" if wanted else None
     if "transactional_id" in values:
+        guarantee = values.get("guarantee")
+        if guarantee in (Guarantee.NONE, Guarantee.AT_MOST_ONCE):
+            raise ConfigError(
+                f"transactional.id={values['transactional_id']} contradicts guarantee="
+                f"{guarantee.value}: a transaction neither loses nor repeats; leave "
+                "transactional.id out, or choose guarantee=exactly_once"
+            )
         if wanted is False:
             raise ConfigError(
                 "transactional.id needs enable.idempotence=true, but it is set to false: "
@@ -193,6 +200,11 @@ def _check(options: ProducerOptions, given: Mapping[str, Any]) -> None:
             f"delivery.timeout.ms={options.delivery_timeout_ms} is below linger.ms="
             f"{options.linger_ms} + request.timeout.ms={options.request_timeout_ms}: one request "
             "must fit into it; raise delivery.timeout.ms or lower request.timeout.ms"
+        )
+    if options.compression_level is not None and options.compression_type is Codec.NONE:
+        raise ConfigError(
+            f"compression.level={options.compression_level} is set but compression.type is none: "
+            "set compression.type, or leave compression.level out"
         )
     if options.batch_size > options.max_request_size:
         raise ConfigError(

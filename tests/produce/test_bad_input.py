@@ -264,12 +264,14 @@ def test_outside_a_transaction_each_row_arrives_or_is_told_to_have_failed(
         return lambda error, _: told.__setitem__(name, error)
 
     servers = kafka.bootstrap_servers
-    with Producer({"bootstrap.servers": servers, "linger.ms": 1000}) as plain:
-        with pytest.raises(EncodeError, match=r"max\.message\.bytes"):  # noqa: PT012
-            plain.produce(small_topic, "first", partition=0, on_delivery=report("first"))
-            plain.produce(small_topic, b"x" * 5000, partition=0, on_delivery=report("large"))
-            plain.produce(small_topic, "last", partition=0, on_delivery=report("last"))
-            plain.flush()
+    with (
+        Producer({"bootstrap.servers": servers, "linger.ms": 1000}) as plain,
+        pytest.raises(EncodeError, match=r"max\.message\.bytes"),
+    ):
+        plain.produce(small_topic, "first", partition=0, on_delivery=report("first"))
+        plain.produce(small_topic, b"x" * 5000, partition=0, on_delivery=report("large"))
+        plain.produce(small_topic, "last", partition=0, on_delivery=report("last"))
+        plain.flush()
     arrived = [value.decode() for value in values(servers, small_topic) if value]
     assert [name for name, error in told.items() if error is None] == arrived
     assert set(told) | {"large"} == {"first", "large", "last"}
@@ -278,9 +280,11 @@ def test_outside_a_transaction_each_row_arrives_or_is_told_to_have_failed(
 def test_outside_a_transaction_the_rows_before_an_unfit_one_are_sent_as_the_error_says(
     kafka: LocalKafka, small_topic: str
 ) -> None:
-    with Producer({"bootstrap.servers": kafka.bootstrap_servers}) as plain:
-        with pytest.raises(EncodeError, match="the first is row 1: .* the rows after them were"):
-            plain.produce_arrow(None, numbered(small_topic, b"x" * 5000))
+    with (
+        Producer({"bootstrap.servers": kafka.bootstrap_servers}) as plain,
+        pytest.raises(EncodeError, match=r"the first is row 1: .* the rows after them were"),
+    ):
+        plain.produce_arrow(None, numbered(small_topic, b"x" * 5000))
     assert values(kafka.bootstrap_servers, small_topic) == [b"first"]
 
 
@@ -307,7 +311,7 @@ def test_a_record_over_what_the_topic_takes_is_refused(
 ) -> None:
     producer.begin_transaction()
     words = rf"too large: .* over the {MESSAGE_BYTES} that the topic's max\.message\.bytes allows"
-    with pytest.raises(EncodeError, match=words):  # noqa: PT012
+    with pytest.raises(EncodeError, match=words):
         if way == "row":
             producer.produce(small_topic, b"x" * 5000)
             producer.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 
@@ -14,11 +15,14 @@ from sparkonce.errors import (
     BrokerError,
     ConfigError,
     FencedError,
+    OutcomeUnknown,
     StateError,
     TransactionTimedOut,
+    Unreachable,
 )
 from sparkonce.local import LocalKafka
 from sparkonce.produce import State
+from sparkonce.verify import DelayResponse, FaultProxy
 
 
 def test_the_cluster_speaks_the_version_under_test(
@@ -41,7 +45,7 @@ def test_committed_records_are_seen_with_their_offsets_and_aborted_ones_are_not(
             {(topic, 0): OffsetAndMetadata(number, f"batch {number}")}, f"group-{topic}"
         )
         producer.flush()
-        assert f"value-{number}".encode() not in values(servers, topic)
+        assert f"value-{number}".encode() not in values(servers, topic, while_open=True)
         assert f"value-{number}".encode() in values(servers, topic, "read_uncommitted")
         if number % 2:
             producer.abort_transaction()
@@ -69,8 +73,8 @@ def test_several_topics_and_partitions_are_one_write(
         with producer.transaction():
             producer.produce_arrow(None, table)
             producer.flush()
-            assert values(cluster.bootstrap_servers, topic) == []
-            assert values(cluster.bootstrap_servers, second) == []
+            assert values(cluster.bootstrap_servers, topic, while_open=True) == []
+            assert values(cluster.bootstrap_servers, second, while_open=True) == []
         seen = values(cluster.bootstrap_servers, topic) + values(cluster.bootstrap_servers, second)
         assert sorted(seen) == sorted(f"v{n}".encode() for n in range(1000))
     finally:
@@ -200,7 +204,7 @@ def test_other_processes_write_into_one_transaction(
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0, 0, 0, 0]
-    assert values(servers, topic) == []
+    assert values(servers, topic, while_open=True) == []
     if decision == "abort":
         producer.abort_transaction()
         assert values(servers, topic) == []
@@ -284,3 +288,52 @@ def test_offsets_of_an_unknown_topic_abort_the_transaction_only(
     with producer.transaction():
         producer.produce(topic, "kept")
     assert values(cluster.bootstrap_servers, topic) == [b"kept"]
+
+
+def test_writing_that_breaks_off_can_only_be_aborted(
+    cluster: LocalKafka, topic: str, open_producer
+) -> None:
+    """A full buffer stops a write in its midst: what was sent before is no whole thing."""
+    servers = cluster.bootstrap_servers
+    with FaultProxy(servers, faults=[DelayResponse("Produce", nth=2, seconds=3)]) as proxy:
+        producer = open_producer(
+            bootstrap_servers=proxy.bootstrap_servers,
+            max_block_ms=1000,
+            buffer_memory=65536,
+            batch_size=16384,
+            max_request_size=65536,
+            connections_per_broker=1,
+        )
+        producer.begin_transaction()
+        rows = pa.table({"value": [b"x" * 5000] * 400, "partition": pa.array([0] * 400)})
+        with pytest.raises(Unreachable, match=r"buffer\.memory=65536"):
+            for _ in range(40):
+                producer.produce_arrow(topic, rows)
+        with pytest.raises(StateError, match="MUST_ABORT"):
+            producer.flush()
+        with pytest.raises(StateError, match="MUST_ABORT"):
+            producer.commit_transaction()
+        while producer.state is not State.READY:
+            # Its answer comes behind the one that is held back, later than max.block.ms allows.
+            with contextlib.suppress(OutcomeUnknown):
+                producer.abort_transaction()
+        with producer.transaction():
+            producer.produce(topic, "whole")
+    assert values(servers, topic) == [b"whole"]
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_what_only_joined_writers_wrote_is_committed(
+    cluster: LocalKafka, topic: str, open_producer, writes: bool
+) -> None:
+    servers = cluster.bootstrap_servers
+    owner = open_producer()
+    owner.begin_transaction()
+    with TransactionalProducer.join({"bootstrap.servers": servers}, owner.identity) as joined:
+        if writes:
+            joined.produce(topic, "joined")
+    owner.commit_transaction()
+    assert values(servers, topic) == ([b"joined"] if writes else [])
+    with owner.transaction():
+        owner.produce(topic, "owner")
+    assert sorted(values(servers, topic)) == ([b"joined", b"owner"] if writes else [b"owner"])

@@ -181,17 +181,17 @@ class Coordinator:
             return who
         return ProducerIdentity(who.transactional_id, answer.producer_id, answer.producer_epoch)
 
-    def fenced_or_timed_out(self, who: ProducerIdentity, code: int) -> BrokerError:
-        """Why the epoch of `who` was refused, as the coordinator tells it."""
-        request = Message(
-            DescribeTransactionsRequest, 0, 0, {"transactional_ids": [who.transactional_id]}
+    def is_open(self, who: ProducerIdentity) -> bool:
+        """Whether anybody has written into the transaction of `who`."""
+        told = self._describe()
+        return bool(
+            told.transaction_state == "Ongoing"
+            and (told.producer_id, told.producer_epoch) == (who.producer_id, who.epoch)
         )
 
-        def codes(answer: Any) -> list[int]:
-            code = answer.transaction_states[0].error_code
-            return [0 if code == _TRANSACTIONAL_ID_NOT_FOUND else code]
-
-        told = self._ask_transaction("DescribeTransactions", request, codes).transaction_states[0]
+    def fenced_or_timed_out(self, who: ProducerIdentity, code: int) -> BrokerError:
+        """Why the epoch of `who` was refused, as the coordinator tells it."""
+        told = self._describe()
         if told.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
             return FatalError(f"{who} is no longer known to the cluster (expired)", code)
         same_producer = told.producer_id == who.producer_id
@@ -217,6 +217,17 @@ class Coordinator:
             "its own transactional.id",
             code,
         )
+
+    def _describe(self) -> Any:
+        """The coordinator's own view of the transaction; unknown to it is an answer too."""
+        names = [self._options.transactional_id]
+        request = Message(DescribeTransactionsRequest, 0, 0, {"transactional_ids": names})
+
+        def codes(answer: Any) -> int:
+            code = int(answer.transaction_states[0].error_code)
+            return 0 if code == _TRANSACTIONAL_ID_NOT_FOUND else code
+
+        return self._ask_transaction("DescribeTransactions", request, codes).transaction_states[0]
 
     def _ask_transaction(
         self, what: str, request: Message, codes: Callable[[Any], int | list[int]]

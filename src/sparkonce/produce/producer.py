@@ -9,14 +9,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
 from sparkonce.encode import EncodedBatch, Encoder, Partitioner, Rejected, check_columns, topics_in
-from sparkonce.errors import BrokerError, ConfigError, EncodeError
+from sparkonce.errors import BrokerError, ConfigError, DeadLettered, EncodeError
 from sparkonce.options import ProducerOptions
 from sparkonce.produce.coordinator import Coordinator
 from sparkonce.produce.dead_letters import dead_letters
@@ -26,7 +28,7 @@ from sparkonce.produce.lane import Batch, Outcome
 from sparkonce.produce.linger import Linger
 from sparkonce.produce.rows import Headers, PendingRows, as_bytes, as_headers
 from sparkonce.produce.sender import Sender
-from sparkonce.produce.topics import Topics, UnknownTopic
+from sparkonce.produce.topics import Topics
 from sparkonce.wire import Client
 
 _ROWS_BYTES = 1024 * 1024
@@ -43,6 +45,7 @@ class Producer:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._options = options = ProducerOptions.parse(settings)
         self._check_kind(options)
+        self._encoder = _encoder(options)
         self._client = Client(
             options.bootstrap_servers,
             client_id=options.client_id,
@@ -54,13 +57,6 @@ class Producer:
         self._topics = Topics(self._client, options.max_block_ms)
         self._coordinator = Coordinator(self._client, options)
         self._reports = DeliveryReports()
-        self._encoder = Encoder(
-            codec=options.compression_type,
-            compression_level=options.compression_level,
-            partitioner=Partitioner(options.batch_size, random.randrange),
-            batch_bytes_max=options.batch_size,
-            record_bytes_max=options.max_request_size,
-        )
         self._identity: ProducerIdentity | None = None
         self._rows = PendingRows()
         # Rows leave in the order they came, whoever takes them out: a caller, or the linger.
@@ -225,47 +221,55 @@ class Producer:
         self, table: pa.Table | pa.RecordBatch, topic: str | None, outcome: Outcome
     ) -> None:
         self._learn_topics(topics_in(table, topic))
-        chunks = self._encoder.encode(
+        for batches, rejected in self._encode(table, topic):
+            if rejected and not self._options.dead_letter_topic:
+                self._refuse(rejected)
+            self._enqueue(batches, outcome)
+            if rejected:
+                self._bury(table, topic, rejected, outcome)
+
+    def _learn_topics(self, names: Sequence[str]) -> None:
+        dead_letter_topic = self._options.dead_letter_topic
+        if dead_letter_topic is None:
+            return self._topics.learn(names)
+        self._topics.learn([dead_letter_topic])
+        # Rows of a topic that isn't there are rejected by the encoder, and buried.
+        for name in names:
+            self._topics.is_known(name)
+
+    def _bury(
+        self,
+        table: pa.Table | pa.RecordBatch,
+        topic: str | None,
+        rejected: Sequence[Rejected],
+        outcome: Outcome,
+    ) -> None:
+        """Rows that can't be written go to the dead letters, with the reason beside them."""
+        letters = dead_letters(table, topic, rejected, self._options.max_request_size)
+        rows = np.array([bad.row for bad in rejected])
+
+        def buried(batch: Batch, error: BrokerError | None, offset: int) -> None:
+            dead = DeadLettered(f"written to {batch.encoded.topic}; its headers say why")
+            outcome(batch, error or dead, offset)
+
+        unheard = outcome == self._reports.unreported
+        for batches, again in self._encode(letters, self._options.dead_letter_topic):
+            if again:
+                self._refuse(again)
+            # Reports speak of the rows that were given, not of the letters made of them.
+            given = [replace(batch, rows=rows[batch.rows]) for batch in batches]
+            self._enqueue(given, outcome if unheard else buried)
+
+    def _encode(
+        self, table: pa.Table | pa.RecordBatch, topic: str | None
+    ) -> Iterator[tuple[list[EncodedBatch], list[Rejected]]]:
+        return self._encoder.encode(
             table,
             topic=topic,
             partition_counts=self._topics.partition_counts,
             batch_limits=self._topics.batch_limits,
             now_ms=time.time_ns() // 1_000_000,
         )
-        for batches, rejected in chunks:
-            if rejected and not self._options.dead_letter_topic:
-                self._refuse(rejected)
-            self._enqueue(batches, outcome)
-            if rejected:
-                self._bury(table, topic, rejected)
-
-    def _learn_topics(self, names: Sequence[str]) -> None:
-        buried = self._options.dead_letter_topic
-        if buried is None:
-            return self._topics.learn(names)
-        self._topics.learn([buried])
-        for name in names:
-            try:
-                self._topics.learn([name])
-            except UnknownTopic:
-                continue  # its rows are rejected by the encoder and buried
-
-    def _bury(
-        self, table: pa.Table | pa.RecordBatch, topic: str | None, rejected: Sequence[Rejected]
-    ) -> None:
-        """Rows that can't be written go to the dead letters, with the reason beside them."""
-        letters = dead_letters(table, topic, rejected, self._options.max_request_size)
-        name = self._options.dead_letter_topic
-        for batches, again in self._encoder.encode(
-            letters,
-            topic=name,
-            partition_counts=self._topics.partition_counts,
-            batch_limits=self._topics.batch_limits,
-            now_ms=time.time_ns() // 1_000_000,
-        ):
-            if again:
-                self._refuse(again)
-            self._enqueue(batches, self._reports.unreported)
 
     def _enqueue(self, encoded: Sequence[EncodedBatch], outcome: Outcome) -> None:
         if not encoded:
@@ -286,3 +290,16 @@ class Producer:
         if self._linger:
             self._linger.stop()
         self._client.close()
+
+
+def _encoder(options: ProducerOptions) -> Encoder:
+    try:
+        return Encoder(
+            codec=options.compression_type,
+            compression_level=options.compression_level,
+            partitioner=Partitioner(options.batch_size, random.randrange),
+            batch_bytes_max=options.batch_size,
+            record_bytes_max=options.max_request_size,
+        )
+    except EncodeError as error:
+        raise ConfigError(str(error)) from error

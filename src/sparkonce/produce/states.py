@@ -60,6 +60,7 @@ WAY_OUT: dict[State, str] = {
 NEW = frozenset({State.UNINITIALIZED})
 WRITABLE = frozenset({State.IN_TRANSACTION, State.JOINED})
 COMMITTABLE = frozenset({State.IN_TRANSACTION, State.COMMITTING})
+BROKEN = frozenset({State.MUST_ABORT, State.FAILED})
 ABORTABLE = frozenset({State.IN_TRANSACTION, State.MUST_ABORT, State.ABORTING})
 
 
@@ -68,10 +69,10 @@ class Lifecycle:
 
     def __init__(self, state: State = State.UNINITIALIZED) -> None:
         self.state = state
-        self.cause: Exception | None = None
+        self.cause: BaseException | None = None
         self._lock = threading.Lock()
 
-    def to(self, target: State, cause: Exception | None = None) -> None:
+    def to(self, target: State, cause: BaseException | None = None) -> None:
         """Step to `target`, or raise a StateError that names both and what to do instead."""
         with self._lock:
             if target not in ALLOWED[self.state]:

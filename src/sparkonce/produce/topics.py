@@ -16,6 +16,7 @@ _TOPIC_RESOURCE = 2
 _UNKNOWN_TOPIC = 3
 _NEW_TOPIC_S = 3.0
 """Brokers learn of a new topic one after the other: so long an unknown one may just be new."""
+_MISSING_S = 60.0
 _PAUSE_S = 0.02
 _PAUSE_MAX_S = 0.2
 _ASK_S = 1.0
@@ -34,6 +35,7 @@ class Topics:
         self._max_block_ms = max_block_ms
         self.partition_counts: dict[str, int] = {}
         self.batch_limits: dict[str, int] = {}
+        self._missing_until_s: dict[str, float] = {}
 
     def learn(self, names: Iterable[str]) -> None:
         """Ask the cluster for topics not known yet. Raises UnknownTopic."""
@@ -42,6 +44,17 @@ class Topics:
             return
         self._learn_partitions(fresh)
         self._learn_limits(fresh)
+
+    def is_known(self, name: str) -> bool:
+        """Whether the topic is there; one that isn't is not asked for again for a while."""
+        if time.monotonic() < self._missing_until_s.get(name, 0.0):
+            return False
+        try:
+            self.learn([name])
+        except UnknownTopic:
+            self._missing_until_s[name] = time.monotonic() + _MISSING_S
+            return False
+        return True
 
     def _learn_partitions(self, names: list[str]) -> None:
         new_until_s = time.monotonic() + _NEW_TOPIC_S

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
-from sparkonce.encode import EncodedBatch, Rejected
+import pyarrow as pa
+
+from sparkonce.encode import EncodedBatch
 from sparkonce.errors import (
     BrokerError,
     ConfigError,
@@ -20,16 +22,16 @@ from sparkonce.errors import (
     FencedError,
     OutcomeUnknown,
     Reaction,
-    SparkonceError,
     TransactionTimedOut,
     reaction,
 )
 from sparkonce.options import ProducerOptions
 from sparkonce.produce.coordinator import EpochRefused, OffsetAndMetadata, Partition
 from sparkonce.produce.identity import ProducerIdentity
+from sparkonce.produce.lane import Outcome
 from sparkonce.produce.linger import Linger
 from sparkonce.produce.producer import Producer
-from sparkonce.produce.states import ABORTABLE, COMMITTABLE, NEW, Lifecycle, State
+from sparkonce.produce.states import ABORTABLE, BROKEN, COMMITTABLE, NEW, Lifecycle, State
 
 
 class TransactionalProducer(Producer):
@@ -49,6 +51,7 @@ class TransactionalProducer(Producer):
         self._life = Lifecycle()
         self._added: set[Partition] = set()
         self._written = False
+        self._shared = False
         self._reinit = False
         super().__init__(settings)
 
@@ -77,8 +80,8 @@ class TransactionalProducer(Producer):
     def identity(self) -> ProducerIdentity:
         """What another process needs to `join` the open transaction."""
         self._life.need_writable()
-        assert self._identity is not None
-        return self._identity
+        self._shared = True
+        return self._known()
 
     @property
     def state(self) -> State:
@@ -99,7 +102,7 @@ class TransactionalProducer(Producer):
                 self._reinit = False
         self._life.to(State.IN_TRANSACTION)
         self._added.clear()
-        self._written = False
+        self._written = self._shared = False
 
     def add_partitions(self, partitions: Iterable[Partition]) -> None:
         """Open the transaction on partitions that others, who join, will write to."""
@@ -128,6 +131,8 @@ class TransactionalProducer(Producer):
         self._written = True
 
     def flush(self, timeout: float | None = None) -> bool:
+        if self._life.state in BROKEN:
+            self._life.need_writable()
         with self._failing():
             return super().flush(timeout)
 
@@ -141,8 +146,8 @@ class TransactionalProducer(Producer):
         if self._life.state is State.IN_TRANSACTION:
             self.flush()
         self._life.to(State.COMMITTING)
-        if self._written:
-            with self._failing():
+        with self._failing():
+            if self._is_open():
                 self._next(self._coordinator.end(self._known(), commit=True))
         self._life.to(State.READY)
 
@@ -154,7 +159,7 @@ class TransactionalProducer(Producer):
             if self._client.transaction_version < 2:
                 # Version 1 can't tell a late batch of this transaction from the next one's.
                 self._sender.wait_landed(self._options.request_timeout_ms / 1000)
-            if self._written:
+            if self._is_open():
                 self._abort()
         self._life.to(State.READY)
 
@@ -211,19 +216,28 @@ class TransactionalProducer(Producer):
             self.add_partitions(partitions)
         self._written = True
 
-    def _refuse(self, rejected: Sequence[Rejected]) -> None:
-        """A part of the table may have been sent: committing it would be a torn write."""
+    def _send_table(
+        self, table: pa.Table | pa.RecordBatch, topic: str | None, outcome: Outcome
+    ) -> None:
+        """Whatever breaks off here leaves a part of the table sent: committing it would tear it."""
         try:
-            super()._refuse(rejected)
-        except SparkonceError as error:
-            if self._life.state is State.IN_TRANSACTION:
-                self._life.to(State.MUST_ABORT, error)
+            with self._failing():
+                super()._send_table(table, topic, outcome)
+        except BaseException as error:
+            self._doom(error)
             raise
 
     def _start_linger(self) -> Linger | None:
         return None
 
     # -- steps -----------------------------------------------------------------------------
+
+    def _doom(self, cause: BaseException) -> None:
+        """From here on, only an abort; a joined producer can only be closed."""
+        if self._life.state is State.JOINED:
+            self._life.to(State.FAILED, cause)
+        elif self._life.state in COMMITTABLE:
+            self._life.to(State.MUST_ABORT, cause)
 
     def _known(self) -> ProducerIdentity:
         assert self._identity is not None
@@ -233,6 +247,13 @@ class TransactionalProducer(Producer):
         # Version 1 answers with the same epoch: raise it before it is used again.
         self._reinit = identity == self._identity
         self._identity = identity
+
+    def _is_open(self) -> bool:
+        """Whether there is anything to decide: an empty transaction is none to the cluster."""
+        if not self._written and self._shared:
+            # Others may have written; only the coordinator knows.
+            self._written = self._coordinator.is_open(self._known())
+        return self._written
 
     def _abort(self) -> None:
         try:
@@ -264,8 +285,8 @@ class TransactionalProducer(Producer):
             told = self._made_precise(error)
             if isinstance(told, FatalError):
                 self._life.to(State.FAILED, told)
-            elif self._life.state in (State.IN_TRANSACTION, State.COMMITTING):
-                self._life.to(State.MUST_ABORT, told)
+            else:
+                self._doom(told)
             if told is error:
                 raise
             raise told from error

@@ -1,7 +1,7 @@
 """The client's loop: one thread that owns every connection and what is known of the cluster.
 
 Two kinds of callers: the sender of record batches lives in the loop itself (`on_turn`), and
-everybody else asks from their own thread and waits (`ask`, `coordinator`, `learn_topics`). So
+everybody else asks from their own thread and waits (`ask`, `refreshed`). So
 the code that decides about transactions reads from top to bottom, and the hot path has no locks.
 """
 

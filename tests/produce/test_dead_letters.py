@@ -1,0 +1,205 @@
+"""Rows that can't be written go to the dead-letter topic, in the same transaction as the others."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from oracle import Seen, hanging, read, values
+from sparkonce import Producer, TransactionalProducer
+from sparkonce.errors import BrokerError, EncodeError
+from sparkonce.local import LocalKafka
+from sparkonce.produce.dead_letters import KEY_BYTES, REASON, TOPIC, VALUE_BYTES
+
+NO_TOPIC = "no-such-topic"
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+Row = tuple[str, bytes, bytes, int | None]
+"""Topic, key, value, partition."""
+
+
+@pytest.fixture
+def target(kafka: LocalKafka) -> Iterator[str]:
+    name = f"s-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, partitions=4, config={"max.message.bytes": "2000"})
+    yield name
+    kafka.delete_topic(name)
+
+
+@pytest.fixture
+def graves(kafka: LocalKafka) -> Iterator[str]:
+    name = f"dead-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, partitions=2)
+    yield name
+    kafka.delete_topic(name)
+
+
+@pytest.fixture
+def producer(kafka: LocalKafka, graves: str) -> Iterator[TransactionalProducer]:
+    with TransactionalProducer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": f"id-{uuid.uuid4().hex[:8]}",
+            "dead.letter.topic": graves,
+        }
+    ) as opened:
+        opened.init_transactions()
+        yield opened
+
+
+def by_row(producer: Producer, rows: list[Row]) -> None:
+    for topic, key, value, partition in rows:
+        producer.produce(topic, value, key=key, partition=partition, headers={"own": key})
+
+
+def by_table(producer: Producer, rows: list[Row]) -> None:
+    topics, keys, contents, partitions = zip(*rows, strict=True)
+    table = pa.table(
+        {
+            "topic": topics,
+            "key": keys,
+            "value": contents,
+            "partition": pa.array(partitions, pa.int32()),
+            "headers": pa.array([[{"key": "own", "value": key}] for key in keys], _HEADERS),
+        }
+    )
+    producer.produce_arrow(None, table)
+
+
+def mixed(target: str) -> list[Row]:
+    return [
+        (target, b"fit-1", b"a", 0),
+        (target, b"over the topic", b"x" * 5000, 0),
+        (target, b"no such partition", b"b", 9),
+        (NO_TOPIC, b"no such topic", b"c", None),
+        (target, b"over everything", b"y" * 1_100_000, 0),
+        (target, b"fit-2", b"d", 0),
+    ]
+
+
+def by_key(letters: list[Seen]) -> dict[bytes, tuple[bytes | None, dict[str, bytes]]]:
+    assert len({letter.key for letter in letters}) == len(letters)
+    return {x.key or b"": (x.value, dict(x.headers or [])) for x in letters}
+
+
+WAYS = pytest.mark.parametrize("write", [by_row, by_table])
+
+
+@WAYS
+def test_unfit_rows_are_buried_with_their_reasons_and_fit_ones_arrive(
+    kafka: LocalKafka,
+    producer: TransactionalProducer,
+    target: str,
+    graves: str,
+    write: Callable[[Producer, list[Row]], None],
+) -> None:
+    servers = kafka.bootstrap_servers
+    producer.begin_transaction()
+    write(producer, mixed(target))
+    producer.flush()
+    assert values(servers, target) == values(servers, graves) == [], "seen before the commit"
+    producer.commit_transaction()
+    assert values(servers, target) == [b"a", b"d"]
+    letters = by_key(read(servers, graves))
+    assert set(letters) == {key for _, key, _, _ in mixed(target) if not key.startswith(b"fit")}
+    expected = {
+        b"over the topic": (b"x" * 5000, target, "max.message.bytes"),
+        b"no such partition": (b"b", target, "partition 9 is out of range"),
+        b"no such topic": (b"c", NO_TOPIC, "unknown"),
+        b"over everything": (None, target, "max.request.size"),
+    }
+    for key, (value, topic, why) in expected.items():
+        content, notes = letters[key]
+        assert content == value
+        assert why in notes[REASON].decode()
+        assert notes[TOPIC] == topic.encode()
+        assert notes["own"] == key, "the row's own headers are gone"
+    assert letters[b"over everything"][1][VALUE_BYTES] == b"1100000"
+    assert hanging(servers, graves) == hanging(servers, target) == []
+
+
+@WAYS
+def test_an_abort_leaves_neither_rows_nor_letters(
+    kafka: LocalKafka,
+    producer: TransactionalProducer,
+    target: str,
+    graves: str,
+    write: Callable[[Producer, list[Row]], None],
+) -> None:
+    servers = kafka.bootstrap_servers
+    producer.begin_transaction()
+    write(producer, mixed(target))
+    producer.flush()
+    assert len(values(servers, graves, "read_uncommitted")) == 4
+    producer.abort_transaction()
+    assert values(servers, target) == values(servers, graves) == []
+    assert hanging(servers, graves) == hanging(servers, target) == []
+
+
+def test_a_key_too_large_for_any_record_is_left_out_and_counted(
+    kafka: LocalKafka, producer: TransactionalProducer, target: str, graves: str
+) -> None:
+    with producer.transaction():
+        producer.produce(target, b"value", key=b"k" * 1_100_000)
+    (letter,) = read(kafka.bootstrap_servers, graves)
+    notes = dict(letter.headers or [])
+    assert (letter.key, letter.value) == (None, b"value")
+    assert notes[KEY_BYTES] == b"1100000"
+
+
+def test_without_transactions_letters_are_written_too(
+    kafka: LocalKafka, target: str, graves: str
+) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "dead.letter.topic": graves}
+    with Producer(settings) as plain:
+        by_table(plain, mixed(target))
+    assert values(kafka.bootstrap_servers, target) == [b"a", b"d"]
+    assert len(values(kafka.bootstrap_servers, graves)) == 4
+
+
+def test_a_row_that_is_buried_has_its_delivery_report_like_any_other(
+    kafka: LocalKafka, target: str, graves: str
+) -> None:
+    told: list[str] = []
+    settings = {"bootstrap.servers": kafka.bootstrap_servers, "dead.letter.topic": graves}
+    with Producer(settings) as plain:
+        plain.produce(target, b"a", on_delivery=lambda *_: told.append("fit"))
+        plain.produce(target, b"x" * 5000, on_delivery=lambda *_: told.append("buried"))
+        plain.flush()
+    assert sorted(told) == ["buried", "fit"]
+
+
+def test_a_dead_letter_topic_that_is_missing_is_an_error_and_not_a_loss(
+    kafka: LocalKafka, target: str
+) -> None:
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "transactional.id": f"id-{uuid.uuid4().hex[:8]}",
+        "dead.letter.topic": NO_TOPIC,
+    }
+    with TransactionalProducer(settings) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(BrokerError, match=rf"topic '{NO_TOPIC}'.*Create it first"):
+            producer.produce_arrow(target, pa.table({"value": ["a"]}))
+        producer.abort_transaction()
+
+
+def test_a_letter_too_large_for_the_dead_letter_topic_fails_the_transaction(
+    kafka: LocalKafka, target: str
+) -> None:
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "transactional.id": f"id-{uuid.uuid4().hex[:8]}",
+        "dead.letter.topic": target,
+    }
+    with TransactionalProducer(settings) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        with pytest.raises(EncodeError, match=r"max\.message\.bytes"):
+            by_table(producer, [(target, b"fit", b"a", 0), (target, b"large", b"x" * 5000, 0)])
+        producer.abort_transaction()
+    assert values(kafka.bootstrap_servers, target) == []
