@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from oracle import Seen, hanging, read, values
-from sparkonce import Producer, TransactionalProducer
-from sparkonce.errors import BrokerError, EncodeError
+from sparkonce import Delivery, Producer, TransactionalProducer
+from sparkonce.errors import BrokerError, DeadLettered, EncodeError
 from sparkonce.local import LocalKafka
 from sparkonce.produce.dead_letters import KEY_BYTES, REASON, TOPIC, VALUE_BYTES
 
@@ -74,7 +74,6 @@ def mixed(target: str) -> list[Row]:
         (target, b"fit-1", b"a", 0),
         (target, b"over the topic", b"x" * 5000, 0),
         (target, b"no such partition", b"b", 9),
-        (NO_TOPIC, b"no such topic", b"c", None),
         (target, b"over everything", b"y" * 1_100_000, 0),
         (target, b"fit-2", b"d", 0),
     ]
@@ -97,14 +96,16 @@ def test_unfit_rows_are_buried_with_their_reasons_and_fit_ones_arrive(
     write: Callable[[Producer, list[Row]], None],
 ) -> None:
     servers = kafka.bootstrap_servers
+    rows = [*mixed(target), (NO_TOPIC, b"no such topic", b"c", None)]
     producer.begin_transaction()
-    write(producer, mixed(target))
+    write(producer, rows)
     producer.flush()
-    assert values(servers, target) == values(servers, graves) == [], "seen before the commit"
+    for topic in (target, graves):
+        assert values(servers, topic, while_open=True) == [], "seen before the commit"
     producer.commit_transaction()
     assert values(servers, target) == [b"a", b"d"]
     letters = by_key(read(servers, graves))
-    assert set(letters) == {key for _, key, _, _ in mixed(target) if not key.startswith(b"fit")}
+    assert set(letters) == {key for _, key, _, _ in rows if not key.startswith(b"fit")}
     expected = {
         b"over the topic": (b"x" * 5000, target, "max.message.bytes"),
         b"no such partition": (b"b", target, "partition 9 is out of range"),
@@ -133,7 +134,7 @@ def test_an_abort_leaves_neither_rows_nor_letters(
     producer.begin_transaction()
     write(producer, mixed(target))
     producer.flush()
-    assert len(values(servers, graves, "read_uncommitted")) == 4
+    assert len(values(servers, graves, "read_uncommitted")) == 3
     producer.abort_transaction()
     assert values(servers, target) == values(servers, graves) == []
     assert hanging(servers, graves) == hanging(servers, target) == []
@@ -157,19 +158,25 @@ def test_without_transactions_letters_are_written_too(
     with Producer(settings) as plain:
         by_table(plain, mixed(target))
     assert values(kafka.bootstrap_servers, target) == [b"a", b"d"]
-    assert len(values(kafka.bootstrap_servers, graves)) == 4
+    assert len(values(kafka.bootstrap_servers, graves)) == 3
 
 
 def test_a_row_that_is_buried_has_its_delivery_report_like_any_other(
     kafka: LocalKafka, target: str, graves: str
 ) -> None:
-    told: list[str] = []
+    told: list[tuple[BrokerError | None, Delivery]] = []
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "dead.letter.topic": graves}
     with Producer(settings) as plain:
-        plain.produce(target, b"a", on_delivery=lambda *_: told.append("fit"))
-        plain.produce(target, b"x" * 5000, on_delivery=lambda *_: told.append("buried"))
+        plain.produce(target, b"a", on_delivery=lambda *report: told.append(report))
+        plain.produce(target, b"x" * 5000, on_delivery=lambda *report: told.append(report))
         plain.flush()
-    assert sorted(told) == ["buried", "fit"]
+    assert len(told) == 2
+    reports = {delivery.topic: (error, delivery) for error, delivery in told}
+    assert reports[target][0] is None
+    error, delivery = reports[graves]
+    assert isinstance(error, DeadLettered)
+    (letter,) = read(kafka.bootstrap_servers, graves)
+    assert (delivery.partition, delivery.offset) == (letter.partition, letter.offset)
 
 
 def test_a_dead_letter_topic_that_is_missing_is_an_error_and_not_a_loss(

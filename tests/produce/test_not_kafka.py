@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from oracle import values
 from sparkonce import Producer, TransactionalProducer
 from sparkonce.errors import BrokerError, FatalError, Unreachable
 from sparkonce.local import LocalKafka
@@ -105,7 +106,11 @@ def test_one_good_address_among_bad_ones_is_enough(kafka: LocalKafka, plain_topi
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         dead = f"127.0.0.1:{server.getsockname()[1]}"
     with answering(NOT_KAFKA["HTTP"][0]) as http:
-        servers = f"{dead},{http},{kafka.bootstrap_servers}"
-        with Producer({"bootstrap.servers": servers}) as plain:
+        settings = {"bootstrap.servers": f"{dead},{http},{kafka.bootstrap_servers}"}
+        with Producer(settings) as plain:
             plain.produce(plain_topic, "found")
-            assert plain.flush()
+        with TransactionalProducer(settings | {"transactional.id": plain_topic}) as transactional:
+            transactional.init_transactions()
+            with transactional.transaction():
+                transactional.produce(plain_topic, "found too")
+    assert sorted(values(kafka.bootstrap_servers, plain_topic)) == [b"found", b"found too"]
