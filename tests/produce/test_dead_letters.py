@@ -10,7 +10,7 @@ import pytest
 
 from oracle import Seen, hanging, read, values
 from sparkonce import Delivery, Producer, TransactionalProducer
-from sparkonce.errors import BrokerError, DeadLettered, EncodeError
+from sparkonce.errors import BrokerError, ConfigError, DeadLettered, EncodeError
 from sparkonce.local import LocalKafka
 from sparkonce.produce.dead_letters import KEY_BYTES, REASON, TOPIC, VALUE_BYTES
 
@@ -210,3 +210,31 @@ def test_a_letter_too_large_for_the_dead_letter_topic_fails_the_transaction(
             by_table(producer, [(target, b"fit", b"a", 0), (target, b"large", b"x" * 5000, 0)])
         producer.abort_transaction()
     assert values(kafka.bootstrap_servers, target) == []
+
+
+def test_what_the_users_own_code_could_not_read_is_put_aside_in_the_same_transaction(
+    kafka: LocalKafka, target: str, graves: str, producer: TransactionalProducer
+) -> None:
+    producer.begin_transaction()
+    producer.produce_dead_letter(target, b"{lost", key=b"k", reason="never mind")
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.produce(target, b"fit")
+        producer.produce_dead_letter(
+            target, b"{broken", key=b"k", reason="not JSON", headers={"own": b"1"}
+        )
+    assert values(kafka.bootstrap_servers, target) == [b"fit"]
+    (letter,) = read(kafka.bootstrap_servers, graves)
+    assert (letter.key, letter.value) == (b"k", b"{broken")
+    assert letter.headers == [(REASON, b"not JSON"), (TOPIC, target.encode()), ("own", b"1")]
+
+
+def test_without_a_dead_letter_topic_there_is_no_putting_aside(
+    kafka: LocalKafka, target: str
+) -> None:
+    settings = {"bootstrap.servers": kafka.bootstrap_servers}
+    with (
+        Producer(settings) as plain,
+        pytest.raises(ConfigError, match=r"dead\.letter\.topic is not set"),
+    ):
+        plain.produce_dead_letter(target, b"{broken", reason="not JSON")

@@ -38,9 +38,7 @@ def dead_letters(
     headers: list[list[tuple[str, bytes | None]]] = []
     for bad, row in zip(rejected, rows, strict=True):
         key, value = _bytes(row.get("key")), _bytes(row.get("value"))
-        notes: list[tuple[str, bytes | None]] = [(REASON, bad.reason.encode())]
-        if (target := topic or row.get("topic")) is not None:
-            notes.append((TOPIC, target.encode()))
+        notes = notes_on(topic or row.get("topic"), bad.reason)
         own = [(h["key"], h["value"]) for h in row.get("headers") or ()]
         own_bytes = sum(len(name) + len(content or b"") + 16 for name, content in own)
         room = record_bytes_max - _HEADER_ROOM_BYTES
@@ -65,6 +63,14 @@ def dead_letters(
             ),
         }
     )
+
+
+def notes_on(topic: str | None, reason: str) -> list[tuple[str, bytes | None]]:
+    """The headers of a dead letter: why it is one, and where it belonged."""
+    notes: list[tuple[str, bytes | None]] = [(REASON, reason.encode())]
+    if topic is not None:
+        notes.append((TOPIC, topic.encode()))
+    return notes
 
 
 def _bytes(value: bytes | str | None) -> bytes | None:

@@ -21,12 +21,12 @@ from sparkonce.encode import EncodedBatch, Encoder, Partitioner, Rejected, check
 from sparkonce.errors import BrokerError, ConfigError, DeadLettered, EncodeError
 from sparkonce.options import ProducerOptions
 from sparkonce.produce.coordinator import Coordinator
-from sparkonce.produce.dead_letters import dead_letters
+from sparkonce.produce.dead_letters import dead_letters, notes_on
 from sparkonce.produce.delivery import DeliveryReports, OnDelivery
 from sparkonce.produce.identity import NO_IDENTITY, ProducerIdentity
 from sparkonce.produce.lane import Batch, Outcome
 from sparkonce.produce.linger import Linger
-from sparkonce.produce.rows import Headers, PendingRows, as_bytes, as_headers
+from sparkonce.produce.rows import Headers, PendingRows, as_bytes, as_headers, header_pairs
 from sparkonce.produce.sender import Sender
 from sparkonce.produce.topics import Topics
 from sparkonce.wire import Client
@@ -126,6 +126,35 @@ class Producer:
                 self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported
             )
             self._send_table(table, topic, outcome)
+
+    def produce_dead_letter(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        *,
+        reason: str,
+        headers: Headers = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Put a record that was meant for `topic` aside: one that your own code could not read.
+
+        It goes to `dead.letter.topic` as those do that can't be written, the reason in its
+        headers, in the same transaction as everything else.
+        """
+        target = self._options.dead_letter_topic
+        if target is None:
+            raise ConfigError(
+                "dead.letter.topic is not set, so there is no place for a record that "
+                f"could not be read ({reason}): set it, or let the batch fail"
+            )
+        self.produce(
+            target,
+            value,
+            key,
+            headers=[*notes_on(topic, reason), *header_pairs(headers)],
+            on_delivery=on_delivery,
+        )
 
     def poll(self, timeout: float = 0.0) -> int:
         """Call the delivery callbacks that are due; answers how many."""

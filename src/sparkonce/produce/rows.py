@@ -79,8 +79,10 @@ def as_bytes(name: str, value: Any) -> bytes | None:
     )
 
 
+def header_pairs(headers: Headers) -> list[tuple[str, Any]]:
+    return list(headers.items() if isinstance(headers, Mapping) else headers or ())
+
+
 def as_headers(headers: Headers) -> list[dict[str, Any]] | None:
-    if not headers:
-        return None
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    return [{"key": key, "value": as_bytes("header", value)} for key, value in pairs]
+    pairs = header_pairs(headers)
+    return [{"key": key, "value": as_bytes("header", value)} for key, value in pairs] or None
