@@ -264,28 +264,31 @@ def test_outside_a_transaction_each_row_arrives_or_is_told_to_have_failed(
         return lambda error, _: told.__setitem__(name, error)
 
     servers = kafka.bootstrap_servers
-    with (
-        Producer({"bootstrap.servers": servers, "linger.ms": 1000}) as plain,
-        pytest.raises(EncodeError, match=r"max\.message\.bytes"),
-    ):
+    with Producer({"bootstrap.servers": servers, "linger.ms": 1000}) as plain:
         plain.produce(small_topic, "first", partition=0, on_delivery=report("first"))
         plain.produce(small_topic, b"x" * 5000, partition=0, on_delivery=report("large"))
         plain.produce(small_topic, "last", partition=0, on_delivery=report("last"))
         plain.flush()
-    arrived = [value.decode() for value in values(servers, small_topic) if value]
-    assert [name for name, error in told.items() if error is None] == arrived
-    assert set(told) | {"large"} == {"first", "large", "last"}
+        assert (told["first"], told["last"]) == (None, None)
+        assert isinstance(told["large"], DeliveryFailed)
+        assert "max.message.bytes" in str(told["large"])
+        # With nobody to tell it to, the failure is raised.
+        plain.produce(small_topic, b"x" * 5000, partition=0)
+        with pytest.raises(DeliveryFailed, match=r"max\.message\.bytes"):
+            plain.flush()
+    assert values(servers, small_topic) == [b"first", b"last"]
 
 
-def test_outside_a_transaction_the_rows_before_an_unfit_one_are_sent_as_the_error_says(
+def test_outside_a_transaction_the_error_says_what_became_of_the_other_rows(
     kafka: LocalKafka, small_topic: str
 ) -> None:
     with (
         Producer({"bootstrap.servers": kafka.bootstrap_servers}) as plain,
-        pytest.raises(EncodeError, match=r"the first is row 1: .* the rows after them were"),
+        pytest.raises(EncodeError, match=r"1 rows can't be written; the first is row 1: ") as told,
     ):
         plain.produce_arrow(None, numbered(small_topic, b"x" * 5000))
-    assert values(kafka.bootstrap_servers, small_topic) == [b"first"]
+    assert "The other rows were sent" in str(told.value)
+    assert values(kafka.bootstrap_servers, small_topic) == [b"first", b"last"]
 
 
 # -- max.message.bytes -----------------------------------------------------------------------------
@@ -345,33 +348,60 @@ def lower_limit(kafka: LocalKafka, topic: str) -> None:
     assert refused == ["MSG_SIZE_TOO_LARGE"]
 
 
-def test_one_batch_refused_by_the_broker_does_not_poison_those_behind_it(
+@pytest.fixture
+def compacted_topic(kafka: LocalKafka) -> Iterator[str]:
+    """Takes no record without a key, which only the broker knows."""
+    name = f"c-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(name, partitions=4, config={"cleanup.policy": "compact"})
+    yield name
+    kafka.delete_topic(name)
+
+
+def test_batches_refused_by_the_broker_do_not_poison_those_behind_them(
+    kafka: LocalKafka, compacted_topic: str
+) -> None:
+    batches = [[f"{number}-{place}" for place in range(5)] for number in range(40)]
+    keyless = {3, 4, 11, 12, 13, 30, 39}
+    failed: list[tuple[int, BrokerError]] = []
+    with Producer({"bootstrap.servers": kafka.bootstrap_servers}) as plain:
+        for number, rows in enumerate(batches):
+            keys = [None if number in keyless else row for row in rows]
+            plain.produce_arrow(
+                compacted_topic,
+                table(value=rows, key=pa.array(keys, pa.string()), partition=[0] * len(rows)),
+                lambda error, _, number=number: failed.append((number, error)) if error else None,
+            )
+        plain.flush()
+        assert sorted(number for number, _ in failed) == sorted(keyless)
+        for _, error in failed:
+            assert isinstance(error, DeliveryFailed)
+            assert error.code == 87
+            assert "key" in str(error)
+        plain.produce(compacted_topic, "behind", key="behind", partition=0)
+    expected = [row for number, rows in enumerate(batches) if number not in keyless for row in rows]
+    seen = values(kafka.bootstrap_servers, compacted_topic)
+    assert seen == [value.encode() for value in [*expected, "behind"]]
+
+
+def test_a_batch_over_a_limit_that_was_lowered_fails_alone(
     kafka: LocalKafka, plain_topic: str
 ) -> None:
-    small = [[f"{number}-{place}" for place in range(5)] for number in range(40)]
-    large = {3, 4, 11, 12, 13, 30, 39}
-    failed: list[tuple[int, BrokerError]] = []
+    told: list[BrokerError | None] = []
     with Producer({"bootstrap.servers": kafka.bootstrap_servers}) as plain:
         plain.produce(plain_topic, "learnt", partition=0)
         plain.flush()
         lower_limit(kafka, plain_topic)
-        for number, rows in enumerate(small):
-            content = ["x" * 3000] if number in large else rows
-            plain.produce_arrow(
-                plain_topic,
-                table(value=content, partition=[0] * len(content)),
-                lambda error, _, number=number: failed.append((number, error)) if error else None,
-            )
+        rows = table(value=["x" * 1000] * 3, partition=[0] * 3)
+        plain.produce_arrow(plain_topic, rows, lambda error, _: told.append(error))
+        for number in range(5):
+            plain.produce(plain_topic, f"{number}", partition=0)
         plain.flush()
-        assert [number for number, _ in failed] == sorted(large)
-        for _, error in failed:
-            assert isinstance(error, DeliveryFailed)
-            assert error.code == 10
-            assert "max.message.bytes" in str(error)
-        plain.produce(plain_topic, "behind", partition=0)
-    expected = ["learnt", *(row for n, rows in enumerate(small) if n not in large for row in rows)]
+    (error,) = told
+    assert isinstance(error, DeliveryFailed)
+    assert error.code == 10
+    assert "max.message.bytes" in str(error)
     seen = [r.value for r in read(kafka.bootstrap_servers, plain_topic) if r.partition == 0]
-    assert seen == [value.encode() for value in [*expected, "behind"]]
+    assert seen == [b"learnt", *(b"%d" % number for number in range(5))]
 
 
 def test_a_transaction_with_a_batch_refused_by_the_broker_can_only_be_aborted(

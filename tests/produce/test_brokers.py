@@ -29,6 +29,8 @@ SMALL_BATCHES = {"batch.size": 2048, "max.request.size": 8192}
 COUNT = 1000  # values a partition and transaction: several batches each, so that some are under way
 PATIENCE_S = 60.0
 
+pytestmark = pytest.mark.slow
+
 Step = Callable[[], object]
 
 

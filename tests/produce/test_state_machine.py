@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
@@ -318,6 +318,7 @@ class Life(RuleBasedStateMachine):
         assert offset == self.committed_offset
 
 
+@pytest.mark.slow
 def test_every_walk_through_the_states_ends_as_the_table_says(kafka: LocalKafka, seed: int) -> None:
     topic = f"states-{seed:x}"
     kafka.create_topic(topic, partitions=1)
@@ -331,6 +332,7 @@ def test_every_walk_through_the_states_ends_as_the_table_says(kafka: LocalKafka,
                     stateful_step_count=STEPS,
                     deadline=None,
                     database=None,
+                    phases=[Phase.generate],  # a walk takes seconds: too long to shrink it
                     print_blob=True,
                     suppress_health_check=list(HealthCheck),
                 ),

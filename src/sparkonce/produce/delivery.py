@@ -14,7 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from sparkonce.errors import BrokerError
+from sparkonce.encode import Rejected
+from sparkonce.errors import BrokerError, DeliveryFailed
 from sparkonce.produce.lane import Batch
 
 
@@ -73,6 +74,16 @@ class DeliveryReports:
         """The outcome of a batch nobody asked to hear of; a failure must not go unheard."""
         if error is not None and self._unheard is None:
             self._unheard = error
+
+    def refused(self, bad: Rejected, reports: Sequence[OnDelivery | None] | None) -> None:
+        """A row that was taken and turned out to be unfit when it was to be sent."""
+        error = DeliveryFailed(f"a record to {bad.topic} can't be written: {bad.reason}")
+        report = reports[bad.row] if reports else None
+        if report is None:
+            self._unheard = self._unheard or error
+        else:
+            delivery = Delivery(bad.topic or "", -1, -1, 1, (bad.row,))
+            self._add(partial(report, error, delivery))
 
     def forget_unreported(self) -> None:
         self._unheard = None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,14 @@ from sparkonce.produce.delivery import DeliveryReports, OnDelivery
 from sparkonce.produce.identity import NO_IDENTITY, ProducerIdentity
 from sparkonce.produce.lane import Batch, Outcome
 from sparkonce.produce.linger import Linger
-from sparkonce.produce.rows import Headers, PendingRows, as_bytes, as_headers, header_pairs
+from sparkonce.produce.rows import (
+    Headers,
+    PendingRows,
+    as_bytes,
+    as_headers,
+    check_number,
+    header_pairs,
+)
 from sparkonce.produce.sender import Sender
 from sparkonce.produce.topics import Topics
 from sparkonce.wire import Client
@@ -42,6 +49,9 @@ class Producer:
     context manager, or `close()` it: closing waits until everything is acknowledged.
     """
 
+    _whole_or_nothing: ClassVar[bool] = False
+    """Whether one unfit row spoils what is written with it."""
+
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._options = options = ProducerOptions.parse(settings)
         self._check_kind(options)
@@ -55,6 +65,7 @@ class Producer:
         )
         self._sender = Sender(self._client, options)
         self._topics = Topics(self._client, options.max_block_ms)
+        self._sender.on_too_large = self._topics.ask_again
         self._coordinator = Coordinator(self._client, options)
         self._reports = DeliveryReports()
         self._identity: ProducerIdentity | None = None
@@ -79,8 +90,12 @@ class Producer:
         `timestamp` in milliseconds. A row that can't be written is refused here and now.
         """
         self._need_writable()
+        if not isinstance(topic, str):
+            raise EncodeError(f"topic is a {type(topic).__name__}: give its name as a str")
         if partition == -1:  # confluent-kafka's "any"
             partition = None
+        check_number("partition", partition)
+        check_number("timestamp", timestamp)
         key_bytes, value_bytes = as_bytes("key", key), as_bytes("value", value)
         notes = as_headers(headers)
         with self._rows_lock:
@@ -125,7 +140,9 @@ class Producer:
             outcome = (
                 self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported
             )
-            self._send_table(table, topic, outcome)
+            refused = self._send_table(table, topic, outcome)
+            if refused:
+                self._refuse(refused, "The other rows were sent")
 
     def produce_dead_letter(
         self,
@@ -218,11 +235,11 @@ class Producer:
     def _before_enqueue(self, batches: Sequence[EncodedBatch]) -> None:
         """A step between encoding and sending."""
 
-    def _refuse(self, rejected: Sequence[Rejected]) -> None:
+    def _refuse(self, rejected: Sequence[Rejected], others: str) -> NoReturn:
         first = rejected[0]
         raise EncodeError(
             f"{len(rejected)} rows can't be written; the first is row {first.row}: {first.reason}. "
-            "They and the rows after them were not sent. Mend them, or set dead.letter.topic"
+            f"{others}. Mend these, or set dead.letter.topic"
         )
 
     # -- on the way to the sender -----------------------------------------------------------------
@@ -244,18 +261,25 @@ class Producer:
         rows, self._rows = self._rows, PendingRows()
         reports = rows.reports()
         outcome = self._reports.per_row(reports) if reports else self._reports.unreported
-        self._send_table(rows.table(), None, outcome)
+        # Each row was taken by a call of its own: one that is unfit must not cost the others.
+        for bad in self._send_table(rows.table(), None, outcome):
+            self._reports.refused(bad, reports)
 
     def _send_table(
         self, table: pa.Table | pa.RecordBatch, topic: str | None, outcome: Outcome
-    ) -> None:
+    ) -> list[Rejected]:
+        """Encode and send; answers the rows that were neither sent nor buried."""
+        refused: list[Rejected] = []
         self._learn_topics(topics_in(table, topic))
         for batches, rejected in self._encode(table, topic):
-            if rejected and not self._options.dead_letter_topic:
-                self._refuse(rejected)
+            if self._options.dead_letter_topic is None:
+                refused += rejected
+            if refused and self._whole_or_nothing:
+                break
             self._enqueue(batches, outcome)
-            if rejected:
+            if rejected and self._options.dead_letter_topic:
                 self._bury(table, topic, rejected, outcome)
+        return refused
 
     def _learn_topics(self, names: Sequence[str]) -> None:
         dead_letter_topic = self._options.dead_letter_topic
@@ -284,7 +308,7 @@ class Producer:
         unheard = outcome == self._reports.unreported
         for batches, again in self._encode(letters, self._options.dead_letter_topic):
             if again:
-                self._refuse(again)
+                self._refuse(again, f"They are dead letters too large for {again[0].topic} as well")
             # Reports speak of the rows that were given, not of the letters made of them.
             given = [replace(batch, rows=rows[batch.rows]) for batch in batches]
             self._enqueue(given, outcome if unheard else buried)

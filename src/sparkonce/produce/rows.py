@@ -79,10 +79,18 @@ def as_bytes(name: str, value: Any) -> bytes | None:
     )
 
 
+def check_number(name: str, value: Any) -> None:
+    if value is not None and (not isinstance(value, int) or value < 0):
+        raise EncodeError(f"{name} is {value!r}: give a whole number from 0 on, or leave it out")
+
+
 def header_pairs(headers: Headers) -> list[tuple[str, Any]]:
     return list(headers.items() if isinstance(headers, Mapping) else headers or ())
 
 
 def as_headers(headers: Headers) -> list[dict[str, Any]] | None:
     pairs = header_pairs(headers)
+    for key, _ in pairs:
+        if not isinstance(key, str):
+            raise EncodeError(f"a header's key is a {type(key).__name__}: give it as a str")
     return [{"key": key, "value": as_bytes("header", value)} for key, value in pairs] or None

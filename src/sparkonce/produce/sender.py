@@ -11,7 +11,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from sparkonce.errors import (
@@ -31,6 +30,7 @@ from sparkonce.wire import Address, Client, Produce
 _PRODUCE_IMPLICIT_ADD = 12
 _PRODUCE_EXPLICIT_ADD = 11
 _NO_OFFSET = -1
+_MESSAGE_TOO_LARGE = 10
 
 Partition = tuple[str, int]
 Route = tuple[Address, int]
@@ -48,6 +48,7 @@ class Sender:
         self._failure: BrokerError | None = None
         self._lanes: dict[Partition, Lane] = {}
         self._in_flight: dict[Route, int] = defaultdict(int)
+        self.on_too_large: Callable[[str], None] = lambda topic: None
         client.on_turn = self._turn
 
     # -- the caller's side --------------------------------------------------------------------
@@ -97,14 +98,7 @@ class Sender:
 
     def forget(self, why: str) -> None:
         """Give up every batch; answers still to come are of no interest. Waits until it is so."""
-        done: Future[None] = Future()
-
-        def drop() -> None:
-            self._drop_all(AbortableError(why))
-            done.set_result(None)
-
-        self._client.post(drop)
-        done.result()
+        self._client.do(lambda: self._drop_all(AbortableError(why)))
         self._failure = None
 
     def _raise_failure(self) -> None:
@@ -242,6 +236,8 @@ class Sender:
 
     def _give_up(self, lane: Lane, batch: Batch, why: str, code: int) -> None:
         lane.given_up(batch)
+        if code == _MESSAGE_TOO_LARGE:
+            self.on_too_large(batch.encoded.topic)
         if not lane.transactional:
             return self._end(batch, DeliveryFailed(why, code), _NO_OFFSET)
         failure = AbortableError(f"{why}. Abort the transaction; nothing of it is visible", code)

@@ -36,14 +36,21 @@ class Topics:
         self.partition_counts: dict[str, int] = {}
         self.batch_limits: dict[str, int] = {}
         self._missing_until_s: dict[str, float] = {}
+        self._stale: set[str] = set()
 
     def learn(self, names: Iterable[str]) -> None:
         """Ask the cluster for topics not known yet. Raises UnknownTopic."""
-        fresh = sorted(set(names) - self.partition_counts.keys())
+        wanted = set(names)
+        fresh = sorted((wanted - self.partition_counts.keys()) | (wanted & self._stale))
         if not fresh:
             return
+        self._stale.difference_update(fresh)
         self._learn_partitions(fresh)
         self._learn_limits(fresh)
+
+    def ask_again(self, name: str) -> None:
+        """A broker refused a batch that should have fitted: the topic's limit has changed."""
+        self._stale.add(name)
 
     def is_known(self, name: str) -> bool:
         """Whether the topic is there; one that isn't is not asked for again for a while."""

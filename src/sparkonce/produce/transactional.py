@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
-from sparkonce.encode import EncodedBatch
+from sparkonce.encode import EncodedBatch, Rejected
 from sparkonce.errors import (
     BrokerError,
     ConfigError,
@@ -46,6 +46,8 @@ class TransactionalProducer(Producer):
 
     The verbs are those of confluent-kafka. Leaving it with a transaction open aborts it.
     """
+
+    _whole_or_nothing: ClassVar[bool] = True
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._life = Lifecycle()
@@ -154,8 +156,8 @@ class TransactionalProducer(Producer):
     def abort_transaction(self) -> None:
         """Give up the transaction; nothing of it ever becomes visible."""
         self._life.to(State.ABORTING)
-        self._drop_pending()
         with self._failing():
+            self._drop_pending()
             if self._client.transaction_version < 2:
                 # Version 1 can't tell a late batch of this transaction from the next one's.
                 self._sender.wait_landed(self._options.request_timeout_ms / 1000)
@@ -218,11 +220,14 @@ class TransactionalProducer(Producer):
 
     def _send_table(
         self, table: pa.Table | pa.RecordBatch, topic: str | None, outcome: Outcome
-    ) -> None:
+    ) -> list[Rejected]:
         """Whatever breaks off here leaves a part of the table sent: committing it would tear it."""
         try:
             with self._failing():
-                super()._send_table(table, topic, outcome)
+                refused = super()._send_table(table, topic, outcome)
+                if refused:
+                    self._refuse(refused, "The transaction can only be aborted")
+                return refused
         except BaseException as error:
             self._doom(error)
             raise

@@ -7,6 +7,7 @@ the code that decides about transactions reads from top to bottom, and the hot p
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import selectors
 import socket
@@ -27,6 +28,7 @@ from sparkonce.wire.request import Message, Request
 from sparkonce.wire.security import Security
 
 _METADATA_PAUSE_S = 0.02
+_BROKEN_LOOK_S = 0.1
 
 
 class Client:
@@ -79,6 +81,21 @@ class Client:
             self._asleep = False
         self._wake_out.send(b"\0")
 
+    def do(self, call: Callable[[], None]) -> None:
+        """Run `call` on the loop and wait until it is done."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            call()
+            done.set_result(None)
+
+        self.post(run)
+        while not done.done():
+            if self.broken:
+                raise self.broken
+            with contextlib.suppress(TimeoutError):
+                done.result(_BROKEN_LOOK_S)
+
     def wake(self) -> None:
         """Let the loop take a turn: there is something new to send."""
         self.post(_nothing)
@@ -122,7 +139,8 @@ class Client:
         return all(link is not None and isinstance(link.last_error, kind) for link in links)
 
     def close(self) -> None:
-        self.post(self._stop)
+        if self._thread.is_alive():
+            self.post(self._stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
