@@ -270,9 +270,15 @@ class Client:
             connection = open_connection(link.address, self._security, self._client_id, timeout_s)
         except BrokerError as error:
             refusal = error
-            self.post(lambda: link.lost(refusal, time.monotonic()))
+            self.post(lambda: self._refused(link, refusal))
         else:
             self.post(lambda: self._opened(link, connection))
+
+    def _refused(self, link: Link, error: BrokerError) -> None:
+        link.lost(error, time.monotonic())
+        # As long as it is out of reach, look whether others have taken over from it: right after
+        # a crash the rest of the cluster still names it as a leader.
+        self.refresh_soon()
 
     def _opened(self, link: Link, connection: Connection) -> None:
         versions = connection.versions
