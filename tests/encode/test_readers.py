@@ -10,6 +10,7 @@ import itertools
 import random
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -29,6 +30,7 @@ Read = tuple[int, int, bytes | None, bytes | None, Headers]  # partition, time, 
 NOW_MS = 1_700_000_000_123
 PARTITIONS = 5
 _PRODUCE_VERSION = 8  # the last one that names topics and has no tagged fields
+_NOT_LEADER = 6
 _names = itertools.count()
 
 
@@ -83,10 +85,14 @@ def send(bootstrap: str, batches: list[EncodedBatch]) -> None:
     host, port = bootstrap.rsplit(":", 1)
     with closing(socket.create_connection((host, int(port)), timeout=30)) as connection:
         for batch in batches:
-            _produce(connection, batch)
+            # A broker may know a new topic a moment before it takes up its leadership.
+            deadline_s = time.monotonic() + 30
+            while (code := _produce(connection, batch)) == _NOT_LEADER:
+                assert time.monotonic() < deadline_s, "the broker never became the leader"
+            assert code == 0, f"error {code} for {batch}"
 
 
-def _produce(connection: socket.socket, batch: EncodedBatch) -> None:
+def _produce(connection: socket.socket, batch: EncodedBatch) -> int:
     header = seal(batch, producer_id=-1, epoch=-1, sequence=-1, transactional=False)
     data = ProduceRequest.TopicProduceData
     request = ProduceRequest(
@@ -115,7 +121,7 @@ def _produce(connection: socket.socket, batch: EncodedBatch) -> None:
         _receive(connection, size), version=_PRODUCE_VERSION, header=True
     )
     [answer] = response.responses[0].partition_responses
-    assert answer.error_code == 0, f"{answer} for {batch}"
+    return int(answer.error_code)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
