@@ -11,7 +11,7 @@ from collections import deque
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sparkonce.encode import Codec, EncodedBatch
@@ -59,12 +59,18 @@ _ANSWER = st.tuples(st.just("answer"), st.sampled_from([0, 6, 19]))
 _REJECT = st.tuples(st.just("reject"), st.just(10))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @given(
     counts=st.lists(st.integers(1, 3), min_size=1, max_size=15),
     events=st.lists(st.one_of(_CUT, _ANSWER, _REJECT), max_size=25),
     pauses=st.lists(st.sampled_from([0.0, 1.0, 3.0]), min_size=1, max_size=7),
     warm=st.booleans(),
+)
+@example(  # a repeat that new batches overtook until the broker had forgotten it
+    counts=[1] * 11,
+    events=[*[("answer", 0)] * 1, ("cut", 5), *[("answer", 0)] * 4, ("answer", 6), ("cut", 2)],
+    pauses=[0.0],
+    warm=False,
 )
 def test_whatever_happens_nothing_is_lost_repeated_or_reordered(
     counts: list[int], events: list[tuple[str, int]], pauses: list[float], warm: bool

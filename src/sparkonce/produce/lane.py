@@ -65,6 +65,9 @@ class Lane:
         # comes before the answer: one at a time until the first acknowledgement.
         self._warm = not self.transactional
         self._gap = False
+        # Until what came back is acknowledged, nothing new goes out behind it: five new batches,
+        # and the broker would no longer know the old one for a repeat.
+        self._recovering = False
         self._next_order = 0
         self._next_sequence = 0
         self._waiting: deque[Batch] = deque()
@@ -104,6 +107,7 @@ class Lane:
     def returned(self, batch: Batch, not_before_s: float, code: int) -> None:
         """An error after which the same is sent again."""
         self._flying.remove(batch)
+        self._recovering = True
         if code in _LEAVES_IT_OPEN:
             batch.maybe_written = True
         elif code in _SAYS_NO:
@@ -159,6 +163,10 @@ class Lane:
     def _take_waiting(self) -> Batch | None:
         if not self._waiting or not self._room():
             return None
+        if self._recovering and self.idempotent:
+            if self._flying:
+                return None
+            self._recovering = False
         if self._gap:
             if self._flying:
                 return None
