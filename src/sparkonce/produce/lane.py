@@ -61,9 +61,11 @@ class Lane:
         self.idempotent = identity.producer_id >= 0
         self.transactional = identity.transactional_id is not None
         self._in_flight_max = in_flight_max
-        # The leader asks the coordinator about a transaction's first batch, and refuses what
-        # comes before the answer: one at a time until the first acknowledgement.
-        self._warm = not self.transactional
+        # One at a time until the first acknowledgement. A broker that knows nothing of this
+        # producer takes any sequence for the first: the second batch, should the first one have
+        # come too early for a new leader. And in a transaction, the leader asks the coordinator
+        # about the first batch, and refuses what comes before the answer.
+        self._warm = not self.idempotent
         self._gap = False
         # Until what came back is acknowledged, nothing new goes out behind it: five new batches,
         # and the broker would no longer know the old one for a repeat.
@@ -185,7 +187,7 @@ class Lane:
                 f"the epochs of {who} are used up: close this producer, make a new one"
             )
         self.identity = ProducerIdentity(who.transactional_id, who.producer_id, who.epoch + 1)
-        self._gap = False
+        self._gap = self._warm = False
         self._next_sequence = 0
         for batch in self._again:
             self._number(batch)

@@ -138,7 +138,9 @@ class Producer:
         with self._rows_lock:
             self._send_rows()
             outcome = (
-                self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported
+                self._reports.per_batch(on_delivery)
+                if on_delivery is not None
+                else self._reports.unreported
             )
             refused = self._send_table(table, topic, outcome)
             if refused:
@@ -260,7 +262,9 @@ class Producer:
             return
         rows, self._rows = self._rows, PendingRows()
         reports = rows.reports()
-        outcome = self._reports.per_row(reports) if reports else self._reports.unreported
+        outcome = (
+            self._reports.per_row(reports) if reports is not None else self._reports.unreported
+        )
         # Each row was taken by a call of its own: one that is unfit must not cost the others.
         for bad in self._send_table(rows.table(), None, outcome):
             self._reports.refused(bad, reports)

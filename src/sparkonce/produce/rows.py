@@ -64,7 +64,8 @@ class PendingRows:
 
     def reports(self) -> list[OnDelivery | None] | None:
         """One per row, or None where nobody asked."""
-        return self._reports if any(self._reports) else None
+        asked = any(report is not None for report in self._reports)
+        return self._reports if asked else None
 
 
 def as_bytes(name: str, value: Any) -> bytes | None:

@@ -32,7 +32,7 @@ Done = Callable[[Any], None]
 """Called once, with the decoded answer or with a BrokerError."""
 
 
-class NotKafka(BrokerError):
+class NotKafka(Unreachable):
     """Something answered at this address, but it does not speak Kafka's protocol."""
 
 
@@ -208,7 +208,7 @@ def _ask_versions(
 
 
 def _read_frame(sock: socket.socket, address: Address, deadline_s: float) -> bytes:
-    head = _read_exactly(sock, 4, deadline_s)
+    head = _read_exactly(sock, 4, address, deadline_s)
     if head == b"HTTP":
         raise NotKafka(f"{address} speaks HTTP, not Kafka: is the port right?")
     if head[:2] == b"\x15\x03":
@@ -217,18 +217,18 @@ def _read_frame(sock: socket.socket, address: Address, deadline_s: float) -> byt
             "use the cluster's plaintext listener, or set security.protocol"
         )
     (size,) = struct.unpack(">i", head)
-    if not 4 < size < ANSWER_BYTES_MAX:
+    if not 6 <= size < ANSWER_BYTES_MAX:
         raise NotKafka(f"{address} answered {head!r}, which is not Kafka: is the port right?")
-    return _read_exactly(sock, size, deadline_s)
+    return _read_exactly(sock, size, address, deadline_s)
 
 
-def _read_exactly(sock: socket.socket, count: int, deadline_s: float) -> bytes:
+def _read_exactly(sock: socket.socket, count: int, address: Address, deadline_s: float) -> bytes:
     data = b""
     while len(data) < count:
         sock.settimeout(max(0.001, deadline_s - time.monotonic()))
         part = sock.recv(count - len(data))
         if not part:
-            raise Unreachable("the connection was closed during the first exchange")
+            raise Unreachable(f"{address} closed the connection during the first exchange")
         data += part
     return data
 
