@@ -6,7 +6,13 @@ import threading
 import time
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 
@@ -36,6 +42,7 @@ def read(
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
             "auto.offset.reset": "earliest",
         }
     )
@@ -45,7 +52,7 @@ def read(
         seen: list[Seen] = []
         ended: set[int] = set()
         while len(ended) < len(partitions):
-            for message in consumer.consume(5000, 0.5):
+            for message in consumer.consume(5000, 0.05):
                 if message.error() is None:
                     seen.append(
                         Seen(
@@ -87,7 +94,12 @@ def hanging(servers: str, topic: str) -> list[int]:
     ends = {}
     for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
         answers = admin.list_offsets(asked, isolation_level=level)
-        ends[level] = {part.partition: got.result().offset for part, got in answers.items()}
+        try:
+            ends[level] = {part.partition: got.result().offset for part, got in answers.items()}
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION:
+                return list(indexes)  # a new topic whose leader is not ready: not settled yet
+            raise
     stable, end = ends.values()
     return [index for index in indexes if stable[index] != end[index]]
 

@@ -92,6 +92,30 @@ def test_each_batch_of_a_table_is_told_with_its_rows(kafka: LocalKafka, plain_to
             assert at[delivery.partition, delivery.offset + place] == contents[int(row)]
 
 
+def test_a_topic_whose_leaders_are_just_waking_up_gets_everything_in_order(
+    kafka: LocalKafka,
+) -> None:
+    """The first of five batches under way may come too early and the fifth in time.
+
+    A broker takes any sequence number as the first of a producer it does not know yet, so the
+    fifth would be the first in the log, and the others out of order for good.
+    """
+    rows = list(range(5000))
+    table = pa.table({"value": [b"%d" % row for row in rows], "partition": [r % 4 for r in rows]})
+    for number in range(12):
+        told, topic = Told(), f"waking-{number}"
+        kafka.create_topic(topic, partitions=4)
+        with opened(kafka, batch_size=2048) as producer:
+            producer.produce_arrow(topic, table, told)
+            producer.flush()
+        kafka.delete_topic(topic)
+        assert [error for error, _ in told.reports if error] == []
+        for partition in range(4):
+            lane = [d for _, d in told.reports if d.partition == partition]
+            lane.sort(key=lambda delivery: delivery.offset)
+            assert [int(row) for d in lane for row in d.rows] == rows[partition::4]
+
+
 def test_rows_are_sent_without_a_flush_when_they_have_lingered(
     kafka: LocalKafka, plain_topic: str
 ) -> None:

@@ -189,13 +189,18 @@ class Coordinator:
             and (told.producer_id, told.producer_epoch) == (who.producer_id, who.epoch)
         )
 
-    def fenced_or_timed_out(self, who: ProducerIdentity, code: int) -> BrokerError:
+    def fenced_or_timed_out(
+        self, who: ProducerIdentity, code: int, *, decided: bool = False
+    ) -> BrokerError:
         """Why the epoch of `who` was refused, as the coordinator tells it."""
         told = self._describe()
         if told.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
             return FatalError(f"{who} is no longer known to the cluster (expired)", code)
         same_producer = told.producer_id == who.producer_id
-        if same_producer and told.transaction_state in _CAUSED_BY_TIMEOUT:
+        # A time-out raises the epoch once. A successor raises it once more when it takes over,
+        # and may have aborted a transaction of its own since: that is no time-out of ours.
+        raised_once = same_producer and told.producer_epoch == who.epoch + 1
+        if raised_once and told.transaction_state in _CAUSED_BY_TIMEOUT:
             return TransactionTimedOut(
                 f"the coordinator aborted the transaction of {who}: it was open longer than "
                 f"transaction.timeout.ms={self._options.transaction_timeout_ms}. Nothing of it is "
@@ -213,8 +218,13 @@ class Coordinator:
         return FencedError(
             f"{who} was fenced: another producer with the same transactional.id started (the "
             f"coordinator now has producer id {told.producer_id}, epoch {told.producer_epoch}). "
-            "Nothing of the open transaction is visible. If two pipelines are meant, give each "
-            "its own transactional.id",
+            + (
+                "Its commit was sent before that and may have been taken: read the committed "
+                "offsets before anything is written again. "
+                if decided
+                else "Nothing of the open transaction is visible. "
+            )
+            + "If two pipelines are meant, give each its own transactional.id",
             code,
         )
 

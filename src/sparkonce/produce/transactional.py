@@ -308,4 +308,5 @@ class TransactionalProducer(Producer):
                 f"took over. {error}",
                 error.code,
             )
-        return self._coordinator.fenced_or_timed_out(self._identity, error.code)
+        decided = self._life.state is State.COMMITTING
+        return self._coordinator.fenced_or_timed_out(self._identity, error.code, decided=decided)

@@ -188,10 +188,10 @@ def _ask_versions(
         request.with_header(correlation_id=0, client_id=client_id)
         sock.sendall(request.encode(framed=True, header=True))
         frame = _read_frame(sock, address, deadline_s)
-        # A broker that does not know the version answers in version 0, with 35 first of all.
-        if struct.unpack_from(">h", frame, 4)[0] == _UNSUPPORTED_VERSION:
-            continue
         try:
+            # A broker that does not know the version answers in version 0, with 35 first of all.
+            if struct.unpack_from(">h", frame, 4)[0] == _UNSUPPORTED_VERSION:
+                continue
             answer = ApiVersionsResponse[version].decode(frame, header=True)
         except (ValueError, IndexError, struct.error) as error:
             raise NotKafka(f"{address} answered ApiVersions with something else: {error}") from None
@@ -217,7 +217,7 @@ def _read_frame(sock: socket.socket, address: Address, deadline_s: float) -> byt
             "use the cluster's plaintext listener, or set security.protocol"
         )
     (size,) = struct.unpack(">i", head)
-    if not 6 <= size < ANSWER_BYTES_MAX:
+    if not 4 < size < ANSWER_BYTES_MAX:
         raise NotKafka(f"{address} answered {head!r}, which is not Kafka: is the port right?")
     return _read_exactly(sock, size, address, deadline_s)
 
