@@ -145,6 +145,7 @@ def test_a_leader_moves_to_a_broker_that_was_no_replica(kafka3: LocalKafka) -> N
     kafka3.move_leader(name, 0, elsewhere)
     assert kafka3.leader_of(name, 0) == elsewhere
     assert read(kafka3, name, 1) == ["carried over"]
+    kafka3.delete_topic(name)  # it would not survive a kill, see move_leader
 
 
 def test_a_killed_leader_is_replaced_and_comes_back(kafka3: LocalKafka) -> None:

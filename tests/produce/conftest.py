@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from parts import MESSAGE_BYTES, a_producer, a_topic
 from sparkonce import TransactionalProducer
 from sparkonce.local import LocalKafka
 
@@ -32,35 +34,37 @@ def cluster(request: pytest.FixtureRequest) -> LocalKafka:
 
 @pytest.fixture
 def topic(cluster: LocalKafka) -> Iterator[str]:
-    name = f"t-{uuid.uuid4().hex[:8]}"
-    cluster.create_topic(name, partitions=4)
-    yield name
-    cluster.delete_topic(name)
+    with a_topic(cluster) as name:
+        yield name
+
+
+@pytest.fixture
+def plain_topic(kafka: LocalKafka) -> Iterator[str]:
+    with a_topic(kafka) as name:
+        yield name
+
+
+@pytest.fixture
+def small_topic(kafka: LocalKafka) -> Iterator[str]:
+    """Takes batches of up to MESSAGE_BYTES."""
+    with a_topic(kafka, config={"max.message.bytes": str(MESSAGE_BYTES)}) as name:
+        yield name
+
+
+@pytest.fixture
+def graves(kafka: LocalKafka) -> Iterator[str]:
+    """A dead-letter topic."""
+    with a_topic(kafka, partitions=2) as name:
+        yield name
 
 
 @pytest.fixture
 def open_producer(cluster: LocalKafka) -> Iterator[Open]:
     """Transactional producers under one transactional id, closed with the test."""
     name = f"id-{uuid.uuid4().hex[:8]}"
-    opened: list[TransactionalProducer] = []
 
     def open_one(**settings: Any) -> TransactionalProducer:
-        named = {key.replace("_", "."): value for key, value in settings.items()}
-        producer = TransactionalProducer(
-            {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": name} | named
-        )
-        opened.append(producer)
-        producer.init_transactions()
-        return producer
+        return opened.enter_context(a_producer(cluster, transactional_id=name, **settings))
 
-    yield open_one
-    for producer in opened:
-        producer.close()
-
-
-@pytest.fixture
-def plain_topic(kafka: LocalKafka) -> Iterator[str]:
-    name = f"p-{uuid.uuid4().hex[:8]}"
-    kafka.create_topic(name, partitions=4)
-    yield name
-    kafka.delete_topic(name)
+    with ExitStack() as opened:
+        yield open_one

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 
 from oracle import hanging, values
+from parts import a_producer
 from sparkonce import Producer, TransactionalProducer
 from sparkonce.errors import (
     BrokerError,
@@ -28,15 +28,7 @@ Verb = Callable[[TransactionalProducer, str], None]
 
 @pytest.fixture
 def producer(kafka: LocalKafka) -> Iterator[TransactionalProducer]:
-    with TransactionalProducer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "transactional.id": f"id-{uuid.uuid4().hex[:8]}",
-            "max.block.ms": 5000,
-            "request.timeout.ms": 4000,
-        }
-    ) as opened:
-        opened.init_transactions()
+    with a_producer(kafka, max_block_ms=5000, request_timeout_ms=4000) as opened:
         yield opened
 
 

@@ -33,9 +33,10 @@ class Log:
         if epoch < self._epoch:
             return FENCED
         if epoch > self._epoch:
-            if sequence != 0:
+            # Of a producer it has never seen it takes any sequence for the first.
+            if sequence != 0 and self._epoch >= 0:
                 return OUT_OF_ORDER
-            self._epoch, self._next = epoch, 0
+            self._epoch, self._next = epoch, sequence
             self._last.clear()
         if (sequence, count) in self._last:
             return 0

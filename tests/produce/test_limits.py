@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from oracle import hanging, read, values
+from parts import MESSAGE_BYTES, a_producer
 from sparkonce import Delivery, Producer, TransactionalProducer
 from sparkonce.errors import (
     AbortableError,
@@ -31,29 +32,10 @@ from sparkonce.errors import (
 )
 from sparkonce.local import LocalKafka
 
-MESSAGE_BYTES = 2000
-
-
-@pytest.fixture
-def small_topic(kafka: LocalKafka) -> Iterator[str]:
-    """Takes batches of up to 2000 bytes."""
-    name = f"s-{uuid.uuid4().hex[:8]}"
-    kafka.create_topic(name, partitions=4, config={"max.message.bytes": str(MESSAGE_BYTES)})
-    yield name
-    kafka.delete_topic(name)
-
 
 @pytest.fixture
 def producer(kafka: LocalKafka) -> Iterator[TransactionalProducer]:
-    with TransactionalProducer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "transactional.id": f"id-{uuid.uuid4().hex[:8]}",
-            "max.block.ms": 5000,
-            "request.timeout.ms": 4000,
-        }
-    ) as opened:
-        opened.init_transactions()
+    with a_producer(kafka, max_block_ms=5000, request_timeout_ms=4000) as opened:
         yield opened
 
 

@@ -140,7 +140,11 @@ class Cluster:
         )
 
     def move_leader(self, topic: str, partition: int, to_broker: int) -> None:
-        """Make a broker the preferred leader (and a replica, if it wasn't) and elect it."""
+        """Make a broker the preferred leader (and a replica, if it wasn't) and elect it.
+
+        Kafka 4.3 keeps a replica that was replaced among the eligible leaders (KIP-966): once
+        its only replica has moved, a partition stays without a leader after a kill -9.
+        """
         replicas = list(self._partition(topic, partition).replica_nodes)
         others = [each for each in replicas if each != to_broker]
         wanted = [to_broker, *others][: len(replicas)]

@@ -35,7 +35,7 @@ from sparkonce.errors import (
     reaction,
 )
 from sparkonce.options import ProducerOptions
-from sparkonce.produce.identity import ProducerIdentity
+from sparkonce.produce.identity import Partition, ProducerIdentity
 from sparkonce.wire import Address, Client, Message, NotKafka
 
 _GROUP, _TRANSACTION = 0, 1
@@ -43,8 +43,6 @@ _PAUSE_S = 0.002
 _PAUSE_MAX_S = 0.2
 _TRANSACTIONAL_ID_NOT_FOUND = 105
 _CAUSED_BY_TIMEOUT = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
-
-Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)

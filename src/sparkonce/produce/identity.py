@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Partition = tuple[str, int]
+"""Topic and index: the place that has sequences of its own."""
+
 EPOCH_MAX = 32_766
 """32767 is kept by the brokers for fencing; a new producer id comes before it."""
 

@@ -23,7 +23,7 @@ from sparkonce.errors import (
     reaction,
 )
 from sparkonce.options import ProducerOptions
-from sparkonce.produce.identity import ProducerIdentity
+from sparkonce.produce.identity import Partition, ProducerIdentity
 from sparkonce.produce.lane import Batch, Lane
 from sparkonce.wire import Address, Client, Produce
 
@@ -32,7 +32,6 @@ _PRODUCE_EXPLICIT_ADD = 11
 _NO_OFFSET = -1
 _MESSAGE_TOO_LARGE = 10
 
-Partition = tuple[str, int]
 Route = tuple[Address, int]
 """A broker, and which of the connections to it."""
 

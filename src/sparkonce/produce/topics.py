@@ -14,6 +14,7 @@ from sparkonce.wire import Client, Message, NotKafka
 
 _TOPIC_RESOURCE = 2
 _UNKNOWN_TOPIC = 3
+_INVALID_TOPIC = 17
 _NEW_TOPIC_S = 3.0
 """Brokers learn of a new topic one after the other: so long an unknown one may just be new."""
 _MISSING_S = 60.0
@@ -71,8 +72,8 @@ class Topics:
             missing = [name for name in names if not cluster.partition_count(name)]
             if not missing:
                 break
-            if time.monotonic() > new_until_s:
-                code = cluster.errors.get(missing[0], _UNKNOWN_TOPIC)
+            code = cluster.errors.get(missing[0], _UNKNOWN_TOPIC)
+            if code == _INVALID_TOPIC or time.monotonic() > new_until_s:
                 raise UnknownTopic(
                     f"topic {missing[0]!r}: {explain(code)}. Create it first; topics are not "
                     "created by writing to them, a mistyped name would be lost data",

@@ -26,8 +26,8 @@ from sparkonce.errors import (
     reaction,
 )
 from sparkonce.options import ProducerOptions
-from sparkonce.produce.coordinator import EpochRefused, OffsetAndMetadata, Partition
-from sparkonce.produce.identity import ProducerIdentity
+from sparkonce.produce.coordinator import EpochRefused, OffsetAndMetadata
+from sparkonce.produce.identity import Partition, ProducerIdentity
 from sparkonce.produce.lane import Outcome
 from sparkonce.produce.linger import Linger
 from sparkonce.produce.producer import Producer
