@@ -18,6 +18,9 @@ from sparkonce.guarantees import NEEDS, Guarantee
 from sparkonce.wire.address import Address, parse_addresses
 from sparkonce.wire.security import Security
 
+LONGEST = 0
+"""As a transaction's time-out: what the brokers allow at most."""
+
 IN_FLIGHT_MAX = 5
 """As many batches of a producer as a broker remembers per partition (KAFKA-5494)."""
 
@@ -95,6 +98,10 @@ def _acks(text: str) -> int:
     return known[text]
 
 
+def _timeout(text: str) -> int:
+    return LONGEST if text == "max" else _at_least(1)(text)
+
+
 def _text(text: str) -> str:
     if not text:
         raise ValueError("must not be empty")
@@ -105,7 +112,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "bootstrap.servers": parse_addresses,
     "client.id": str,
     "transactional.id": _text,
-    "transaction.timeout.ms": _at_least(1),
+    "transaction.timeout.ms": _timeout,
     "guarantee": Guarantee,
     "enable.idempotence": _bool,
     "acks": _acks,

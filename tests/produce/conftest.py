@@ -64,7 +64,7 @@ def open_producer(cluster: LocalKafka) -> Iterator[Open]:
     name = f"id-{uuid.uuid4().hex[:8]}"
 
     def open_one(**settings: Any) -> TransactionalProducer:
-        return opened.enter_context(a_producer(cluster, transactional_id=name, **settings))
+        return opened.enter_context(a_producer(cluster, **({"transactional_id": name} | settings)))
 
     with ExitStack() as opened:
         yield open_one

@@ -4,7 +4,7 @@ from sparkonce.encode.batch import HEADER_BYTES, EncodedBatch, seal
 from sparkonce.encode.columns import check_columns, topics_in
 from sparkonce.encode.compress import Codec
 from sparkonce.encode.encoder import Encoder
-from sparkonce.encode.partition import Partitioner
+from sparkonce.encode.partition import NoShare, Partitioner
 from sparkonce.encode.reject import Rejected
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Codec",
     "EncodedBatch",
     "Encoder",
+    "NoShare",
     "Partitioner",
     "Rejected",
     "check_columns",

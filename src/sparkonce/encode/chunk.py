@@ -41,6 +41,7 @@ class Chunk:
     topics: list[str]
     topic_index: Ints  # into `topics`, or NO_TOPIC
     partitions: Ints | None  # as the rows demand them, or NO_PARTITION
+    marks: Any  # why the caller holds a row to be unfit, as Arrow strings; None where none is
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -56,6 +57,7 @@ class Chunk:
             topics=self.topics,
             topic_index=_pick(self.topic_index, order),
             partitions=None if self.partitions is None else self.partitions[order],
+            marks=None if self.marks is None else self.marks.take(chosen),
         )
 
 
@@ -97,7 +99,14 @@ def _chunk(piece: pa.Table, first: int, topic: str | None, now_ms: int) -> Chunk
         topics=topics,
         topic_index=topic_index,
         partitions=integers(piece["partition"], NO_PARTITION) if _has(piece, "partition") else None,
+        marks=_marks(piece),
     )
+
+
+def _marks(piece: pa.Table) -> Any:
+    if not _has(piece, "dead_letter") or piece["dead_letter"].null_count == piece.num_rows:
+        return None
+    return as_strings(piece["dead_letter"])
 
 
 def _has(table: pa.Table, name: str) -> bool:

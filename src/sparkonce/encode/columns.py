@@ -24,7 +24,11 @@ _ALLOWED = {
     "timestamp": "timestamp, or int64 milliseconds since 1970",
     "topic": "string",
     "partition": "int32 (any integer type but uint64)",
+    # Not part of a record: why a row is none, and where it came from.
+    "dead_letter": "string",
+    "source": "struct<topic: string, partition: int32, offset: int64>",
 }
+SOURCE_FIELDS = ["topic", "partition", "offset"]
 _MS_PER_UNIT = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
 
 
@@ -121,8 +125,10 @@ def _is_allowed(name: str, kind: pa.DataType) -> bool:
         return True
     if name in ("key", "value"):
         return _is_bytes(kind)
-    if name == "topic":
+    if name in ("topic", "dead_letter"):
         return _is_text(kind)
+    if name == "source":
+        return _is_source(kind)
     if name == "timestamp":
         return bool(types.is_timestamp(kind) or types.is_int64(kind))
     if name == "partition":
@@ -142,6 +148,13 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return _is_text(kind) or bool(
         types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
     )
+
+
+def _is_source(kind: pa.DataType) -> bool:
+    if not types.is_struct(kind) or [field.name for field in kind] != SOURCE_FIELDS:
+        return False
+    topic, partition, offset = (field.type for field in kind)
+    return _is_text(topic) and bool(types.is_integer(partition) and types.is_integer(offset))
 
 
 def _is_headers(kind: pa.DataType) -> bool:

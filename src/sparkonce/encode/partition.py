@@ -15,6 +15,11 @@ import numpy as np
 from sparkonce.encode.batch import HEADER_BYTES
 from sparkonce.encode.murmur2 import murmur2
 from sparkonce.encode.varint import Ints
+from sparkonce.errors import EncodeError
+
+
+class NoShare(EncodeError):
+    """More writers side by side than the topic has partitions."""
 
 
 @dataclass(slots=True)
@@ -30,6 +35,15 @@ class Partitioner:
         self._run_bytes = max(sticky_bytes - HEADER_BYTES, 1)
         self._start = start
         self._stuck: dict[str, _Sticky] = {}
+        self._share, self._shares = 0, 1
+
+    def keep_to(self, share: int, shares: int) -> None:
+        """Keyless rows go only to every `shares`-th partition from `share` on."""
+        if not 0 <= share < shares:
+            raise EncodeError(f"there is no share {share} of {shares}; count from 0")
+        if (share, shares) != (self._share, self._shares):
+            self._share, self._shares = share, shares
+            self._stuck.clear()
 
     def keyed(self, keys: Any, partition_counts: Ints) -> Ints:
         """Partitions by hash; `partition_counts` is per row, or one for all rows."""
@@ -57,7 +71,23 @@ class Partitioner:
                 sticky = self._moved(topic, partition_count)
         return partitions
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether others write beside this one."""
+        return self._shares > 1
+
+    def own(self, topic: str, partition_count: int) -> range:
+        """The partitions that rows without a key may go to."""
+        partitions = range(self._share, partition_count, self._shares)
+        if not partitions:
+            raise NoShare(
+                f"{topic} has {partition_count} partitions: none is left for share {self._share} "
+                f"of {self._shares}; let fewer writers share it"
+            )
+        return partitions
+
     def _moved(self, topic: str, partition_count: int) -> _Sticky:
-        sticky = _Sticky(self._start(partition_count) % partition_count, 0)
+        own = self.own(topic, partition_count)
+        sticky = _Sticky(own[self._start(len(own)) % len(own)], 0)
         self._stuck[topic] = sticky
         return sticky

@@ -14,7 +14,7 @@ from sparkonce.encode.chunk import Chunk, collapsed
 from sparkonce.encode.columns import array_lengths
 from sparkonce.encode.headers import NO_HEADERS
 from sparkonce.encode.join import join_rows
-from sparkonce.encode.varint import Ints, constant, varints, width_of
+from sparkonce.encode.varint import VALUE_END, Ints, constant, varints, width_of
 
 _ATTRIBUTES = b"\x00"
 _NULL_LENGTH = np.full(1, -1, dtype=np.int64)
@@ -30,7 +30,7 @@ class Sizes:
 
 def record_sizes(chunk: Chunk) -> Sizes:
     fixed = _fixed_bytes(chunk, _key_lengths(chunk), _value_lengths(chunk))
-    times = chunk.timestamps_ms
+    times = np.clip(chunk.timestamps_ms, 0, VALUE_END)  # others are rejected, see `reject`
     spread = np.array([times.max() - times.min()]) if len(times) else np.zeros(1, np.int64)
     delta_bytes = width_of(spread) + width_of(np.array([len(chunk)]))
     every_row = np.zeros(len(chunk), dtype=np.int64)

@@ -54,6 +54,8 @@ def find_rejected(
             row = int(chunk.rows[at])
             rejected.setdefault(at, Rejected(row, _topic_of(chunk, at), reason(at)))
 
+    if chunk.marks is not None:
+        reject(np.asarray(chunk.marks.is_valid()), lambda at: str(chunk.marks[at].as_py()))
     reject(chunk.topic_index == NO_TOPIC, lambda _: "no topic: the column 'topic' is null here")
     reject(row_counts == 0, lambda at: f"topic {_topic_of(chunk, at)!r} is unknown, or has no "
            "partitions: create it, or correct the name")  # fmt: skip

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin import DescribeTransactionsRequest
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
@@ -34,11 +34,14 @@ from sparkonce.errors import (
     explain,
     reaction,
 )
-from sparkonce.options import ProducerOptions
+from sparkonce.options import LONGEST, ProducerOptions
 from sparkonce.produce.identity import Partition, ProducerIdentity
 from sparkonce.wire import Address, Client, Message, NotKafka
 
 _GROUP, _TRANSACTION = 0, 1
+_BROKER_RESOURCE = 4
+_NOT_TOLD = frozenset({29, 31})
+_TIMEOUT_MS = 60_000
 _PAUSE_S = 0.002
 _PAUSE_MAX_S = 0.2
 _TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -54,11 +57,18 @@ class OffsetAndMetadata:
     leader_epoch: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    node_id: int
+    address: Address
+
+
 class Coordinator:
     def __init__(self, client: Client, options: ProducerOptions) -> None:
         self._client = client
         self._options = options
-        self._found: dict[tuple[int, str], Address] = {}
+        self._found: dict[tuple[int, str], _Found] = {}
+        self._timeout_ms = options.transaction_timeout_ms
 
     def init(self, former: ProducerIdentity | None) -> ProducerIdentity:
         """A producer id and a new epoch; its success makes any former outcome final.
@@ -67,13 +77,15 @@ class Coordinator:
         recovers must never fence its successor.
         """
         name = self._options.transactional_id
+        if self._timeout_ms == LONGEST:
+            self._timeout_ms = self._longest_timeout_ms()
         request = Message(
             InitProducerIdRequest,
             3,
             5,
             {
                 "transactional_id": name,
-                "transaction_timeout_ms": self._options.transaction_timeout_ms,
+                "transaction_timeout_ms": self._timeout_ms,
                 "producer_id": former.producer_id if former else -1,
                 "producer_epoch": former.epoch if former else -1,
             },
@@ -154,7 +166,7 @@ class Coordinator:
         def codes(answer: Any) -> list[int]:
             return [part.error_code for topic in answer.topics for part in topic.partitions]
 
-        self._until_definite("TxnOffsetCommit", (_GROUP, group), request, codes)
+        self.ask_group("TxnOffsetCommit", group, request, codes)
 
     def end(self, who: ProducerIdentity, *, commit: bool) -> ProducerIdentity:
         """The decision; asked again until the coordinator has it. Answers who comes next."""
@@ -201,7 +213,7 @@ class Coordinator:
         if raised_once and told.transaction_state in _CAUSED_BY_TIMEOUT:
             return TransactionTimedOut(
                 f"the coordinator aborted the transaction of {who}: it was open longer than "
-                f"transaction.timeout.ms={self._options.transaction_timeout_ms}. Nothing of it is "
+                f"transaction.timeout.ms={self._timeout_ms}. Nothing of it is "
                 "visible: abort_transaction(), then write it again in smaller transactions, or "
                 "raise transaction.timeout.ms (brokers allow transaction.max.timeout.ms)",
                 code,
@@ -226,6 +238,37 @@ class Coordinator:
             code,
         )
 
+    def _longest_timeout_ms(self) -> int:
+        """What the coordinator allows a transaction at most."""
+        name = self._options.transactional_id
+        assert name is not None
+
+        def request(node_id: int) -> Message:
+            resource = DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=_BROKER_RESOURCE,
+                resource_name=str(node_id),
+                configuration_keys=["transaction.max.timeout.ms"],
+            )
+            return Message(
+                DescribeConfigsRequest,
+                1,
+                4,
+                {
+                    "resources": [resource],
+                    "include_synonyms": False,
+                    "include_documentation": False,
+                },
+            )
+
+        def codes(answer: Any) -> int:
+            code = int(answer.results[0].error_code)
+            return 0 if code in _NOT_TOLD else code
+
+        answer = self._until_definite("DescribeConfigs", (_TRANSACTION, name), request, codes)
+        told = answer.results[0]
+        # A principal that may not ask writes all the same, with the time every broker allows.
+        return int(told.configs[0].value) if told.configs else _TIMEOUT_MS
+
     def _describe(self) -> Any:
         """The coordinator's own view of the transaction; unknown to it is an answer too."""
         names = [self._options.transactional_id]
@@ -236,6 +279,12 @@ class Coordinator:
             return 0 if code == _TRANSACTIONAL_ID_NOT_FOUND else code
 
         return self._ask_transaction("DescribeTransactions", request, codes).transaction_states[0]
+
+    def ask_group(
+        self, what: str, group: str, request: Message, codes: Callable[[Any], int | list[int]]
+    ) -> Any:
+        """Ask the coordinator of a consumer group."""
+        return self._until_definite(what, (_GROUP, group), request, codes)
 
     def _ask_transaction(
         self, what: str, request: Message, codes: Callable[[Any], int | list[int]]
@@ -248,7 +297,7 @@ class Coordinator:
         self,
         what: str,
         coordinator: tuple[int, str] | None,
-        request: Message,
+        request: Message | Callable[[int], Message],
         codes: Callable[[Any], int | list[int]],
     ) -> Any:
         deadline_s = time.monotonic() + self._options.max_block_ms / 1000
@@ -257,17 +306,20 @@ class Coordinator:
         while (left_s := deadline_s - time.monotonic()) > 0:
             try:
                 if coordinator is None:
+                    assert isinstance(request, Message)
                     answer = self._client.ask_any(request, left_s)
                 else:
-                    answer = self._client.ask(self._address(coordinator, left_s), request, left_s)
+                    found = self._find(coordinator, left_s)
+                    asked = request if isinstance(request, Message) else request(found.node_id)
+                    answer = self._client.ask(found.address, asked, left_s)
             except Unreachable as error:
                 if self._client.refusals(NotKafka):
                     raise FatalError(self._client.reasons()) from error
                 last = error
                 self._found.pop(coordinator or (0, ""), None)
             else:
-                found = codes(answer)
-                bad = [code for code in (found if isinstance(found, list) else [found]) if code]
+                told = codes(answer)
+                bad = [code for code in (told if isinstance(told, list) else [told]) if code]
                 if not bad:
                     return answer
                 _raise_if_definite(what, bad)
@@ -281,8 +333,8 @@ class Coordinator:
             f"{last or self._client.reasons()}"
         )
 
-    def _address(self, key: tuple[int, str], timeout_s: float) -> Address:
-        """The coordinator's address; asking also makes the cluster create its internal topics."""
+    def _find(self, key: tuple[int, str], timeout_s: float) -> _Found:
+        """Where the coordinator is; asking also makes the cluster create its internal topics."""
         if key not in self._found:
             kind, name = key
             request = Message(
@@ -294,7 +346,7 @@ class Coordinator:
                 raise Unreachable(
                     f"{name!r} has no coordinator yet: {explain(told.error_code)}", told.error_code
                 )
-            self._found[key] = Address(told.host, told.port)
+            self._found[key] = _Found(told.node_id, Address(told.host, told.port))
         return self._found[key]
 
 

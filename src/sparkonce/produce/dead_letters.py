@@ -17,6 +17,8 @@ _HEADER_ROOM_BYTES = 4096
 
 REASON = "sparkonce.dead.reason"
 TOPIC = "sparkonce.dead.topic"
+SOURCE = "sparkonce.dead.source."
+"""With `topic`, `partition` and `offset` behind it, where the row's table has a `source`."""
 VALUE_BYTES = "sparkonce.dead.value.bytes"
 KEY_BYTES = "sparkonce.dead.key.bytes"
 
@@ -39,6 +41,8 @@ def dead_letters(
     for bad, row in zip(rejected, rows, strict=True):
         key, value = _bytes(row.get("key")), _bytes(row.get("value"))
         notes = notes_on(topic or row.get("topic"), bad.reason)
+        for field, content in (row.get("source") or {}).items():
+            notes.append((SOURCE + field, str(content).encode()))
         own = [(h["key"], h["value"]) for h in row.get("headers") or ()]
         own_bytes = sum(len(name) + len(content or b"") + 16 for name, content in own)
         room = record_bytes_max - _HEADER_ROOM_BYTES

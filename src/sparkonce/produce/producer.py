@@ -55,7 +55,8 @@ class Producer:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._options = options = ProducerOptions.parse(settings)
         self._check_kind(options)
-        self._encoder = _encoder(options)
+        self._partitioner = Partitioner(options.batch_size, random.randrange)
+        self._encoder = encoder(options, self._partitioner)
         self._client = Client(
             options.bootstrap_servers,
             client_id=options.client_id,
@@ -146,6 +147,42 @@ class Producer:
             if refused:
                 self._refuse(refused, "The other rows were sent")
 
+    def encode_arrow(
+        self, topic: str | None, table: pa.Table | pa.RecordBatch
+    ) -> Iterator[list[EncodedBatch]]:
+        """What `produce_arrow` would send, dead letters too, for `produce_encoded` elsewhere."""
+        check_columns(table.schema, topic)
+        self._learn_topics(topics_in(table, topic))
+        for batches, rejected in self._encode(table, topic):
+            if rejected and self._options.dead_letter_topic is None:
+                self._refuse(rejected, "Nothing was sent")
+            yield batches
+            if rejected:
+                yield from self._letters(table, topic, rejected)
+
+    def produce_encoded(
+        self, batches: Sequence[EncodedBatch], on_delivery: OnDelivery | None = None
+    ) -> None:
+        """Write batches that were encoded elsewhere, as they are; partitions were chosen there."""
+        self._need_writable()
+        self._topics.learn({batch.topic for batch in batches})
+        self._enqueue(
+            batches,
+            self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported,
+        )
+
+    def partition_count(self, topic: str) -> int:
+        """As the cluster tells it. Raises a BrokerError for a topic that isn't there."""
+        self._topics.learn([topic])
+        return self._topics.partition_counts[topic]
+
+    def keep_keyless_to(self, share: int, shares: int) -> None:
+        """Let rows without a key go only to every `shares`-th partition, from `share` on.
+
+        So that writers side by side have partitions of their own.
+        """
+        self._partitioner.keep_to(share, shares)
+
     def produce_dead_letter(
         self,
         topic: str,
@@ -201,6 +238,14 @@ class Producer:
             self.flush()
         finally:
             self._shut()
+
+    def abandon(self) -> None:
+        """Let go of every connection at once; what is not acknowledged yet may be written or not.
+
+        For writers into another's transaction, once it is lost anyway.
+        """
+        self._closed = True
+        self._shut()
 
     def __enter__(self) -> Self:
         return self
@@ -302,7 +347,6 @@ class Producer:
         outcome: Outcome,
     ) -> None:
         """Rows that can't be written go to the dead letters, with the reason beside them."""
-        letters = dead_letters(table, topic, rejected, self._options.max_request_size)
         rows = np.array([bad.row for bad in rejected])
 
         def buried(batch: Batch, error: BrokerError | None, offset: int) -> None:
@@ -310,12 +354,27 @@ class Producer:
             outcome(batch, error or dead, offset)
 
         unheard = outcome == self._reports.unreported
-        for batches, again in self._encode(letters, self._options.dead_letter_topic):
-            if again:
-                self._refuse(again, f"They are dead letters too large for {again[0].topic} as well")
+        for batches in self._letters(table, topic, rejected):
             # Reports speak of the rows that were given, not of the letters made of them.
             given = [replace(batch, rows=rows[batch.rows]) for batch in batches]
             self._enqueue(given, outcome if unheard else buried)
+
+    def _letters(
+        self, table: pa.Table | pa.RecordBatch, topic: str | None, rejected: Sequence[Rejected]
+    ) -> Iterator[list[EncodedBatch]]:
+        letters = dead_letters(table, topic, rejected, self._options.max_request_size)
+        target = self._options.dead_letter_topic
+        assert target is not None
+        if self._partitioner.is_shared:
+            # Their keys would lead them to partitions that others write to.
+            own = self._partitioner.own(target, self._topics.partition_counts[target])
+            letters = letters.append_column(
+                "partition", pa.array(np.resize(np.array(own, np.int32), len(letters)))
+            )
+        for batches, again in self._encode(letters, target):
+            if again:
+                self._refuse(again, f"They are dead letters too large for {again[0].topic} as well")
+            yield batches
 
     def _encode(
         self, table: pa.Table | pa.RecordBatch, topic: str | None
@@ -349,12 +408,13 @@ class Producer:
         self._client.close()
 
 
-def _encoder(options: ProducerOptions) -> Encoder:
+def encoder(options: ProducerOptions, partitioner: Partitioner) -> Encoder:
+    """As the settings ask for it."""
     try:
         return Encoder(
             codec=options.compression_type,
             compression_level=options.compression_level,
-            partitioner=Partitioner(options.batch_size, random.randrange),
+            partitioner=partitioner,
             batch_bytes_max=options.batch_size,
             record_bytes_max=options.max_request_size,
         )

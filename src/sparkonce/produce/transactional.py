@@ -26,6 +26,7 @@ from sparkonce.errors import (
     reaction,
 )
 from sparkonce.options import ProducerOptions
+from sparkonce.produce.committed import committed_offsets
 from sparkonce.produce.coordinator import EpochRefused, OffsetAndMetadata
 from sparkonce.produce.identity import Partition, ProducerIdentity
 from sparkonce.produce.lane import Outcome
@@ -77,6 +78,15 @@ class TransactionalProducer(Producer):
         joined._life = Lifecycle(State.JOINED)
         joined._identity = identity
         return joined
+
+    def rejoin(self, identity: ProducerIdentity) -> None:
+        """Go on in the next transaction of the same owner, over the same connections."""
+        self._life.need(frozenset({State.JOINED}), State.JOINED)
+        if identity.transactional_id != self._known().transactional_id:
+            raise ConfigError(f"{identity} is not the owner that this producer joined")
+        if self._identity != identity:
+            self._drop_pending()
+            self._identity = identity
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -131,6 +141,11 @@ class TransactionalProducer(Producer):
         with self._failing():
             self._coordinator.send_offsets(self._known(), group, whole)
         self._written = True
+
+    def committed_offsets(self, group: str) -> dict[Partition, OffsetAndMetadata]:
+        """How far the group has come, once nothing about it is undecided any more."""
+        with self._failing():
+            return committed_offsets(self._coordinator, group)
 
     def flush(self, timeout: float | None = None) -> bool:
         if self._life.state in BROKEN:
