@@ -104,6 +104,16 @@ def hanging(servers: str, topic: str) -> list[int]:
     return [index for index in indexes if stable[index] != end[index]]
 
 
+def committed_offset(servers: str, group: str, topic: str, partition: int) -> int:
+    """Without the metadata, of which confluent-kafka 2.16 can only show short ones."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group})
+    try:
+        (got,) = consumer.committed([TopicPartition(topic, partition)], timeout=30)
+        return got.offset
+    finally:
+        consumer.close()
+
+
 def committed(servers: str, group: str, topic: str, partition: int = 0) -> tuple[int, str]:
     """A group's offset and its metadata, once no transaction on it is open."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": group})

@@ -12,5 +12,19 @@ def test_the_public_names_are_exact() -> None:
         "Producer",
         "ProducerIdentity",
         "TransactionalProducer",
+        "deduplicate",
+        "guarded",
+        "read_stream",
+        "session",
+        "source",
+        "write",
+        "write_stream",
     ]
     assert all(hasattr(sparkonce, name) for name in sparkonce.__all__)
+
+
+def test_the_session_is_a_function_whatever_was_imported_before() -> None:
+    from sparkonce.sessions import connector_packages
+
+    assert connector_packages()
+    assert callable(sparkonce.session)

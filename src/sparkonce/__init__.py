@@ -1,5 +1,8 @@
 """Exactly-once data pipelines between Kafka, Spark and databases, from Python."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from sparkonce.produce import (
     Delivery,
     OffsetAndMetadata,
@@ -8,10 +11,43 @@ from sparkonce.produce import (
     TransactionalProducer,
 )
 
+if TYPE_CHECKING:
+    from sparkonce.sessions import session
+    from sparkonce.stream.batch import write
+    from sparkonce.stream.frames import deduplicate, guarded, read_stream, source
+    from sparkonce.stream.writer import write_stream
+
 __all__ = [
     "Delivery",
     "OffsetAndMetadata",
     "Producer",
     "ProducerIdentity",
     "TransactionalProducer",
+    "deduplicate",
+    "guarded",
+    "read_stream",
+    "session",
+    "source",
+    "write",
+    "write_stream",
 ]
+
+# Those who only produce need no Spark, and don't wait for it to be imported.
+_WITH_SPARK = {
+    "deduplicate": "sparkonce.stream.frames",
+    "guarded": "sparkonce.stream.frames",
+    "read_stream": "sparkonce.stream.frames",
+    "session": "sparkonce.sessions",
+    "source": "sparkonce.stream.frames",
+    "write": "sparkonce.stream.batch",
+    "write_stream": "sparkonce.stream.writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_SPARK:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_WITH_SPARK[name]), name)
+    # In place of the submodule of the same name, and for the next time.
+    globals()[name] = value
+    return value

@@ -1,0 +1,51 @@
+"""Progress by the clock, for guarantee `none`: noted now and then, whatever became of the data.
+
+What consumers call enable.auto.commit. Progress and data know nothing of each other: that is why
+records may be lost and repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from sparkonce.errors import SparkonceError
+from sparkonce.produce import OffsetAndMetadata, TransactionalProducer
+from sparkonce.stream.ledger import Partition
+
+INTERVAL_S = 5.0
+"""As Kafka's auto.commit.interval.ms."""
+
+Groups = Mapping[str, Mapping[Partition, OffsetAndMetadata]]
+
+_log = logging.getLogger("sparkonce.stream")
+
+
+class AutoCommit:
+    def __init__(self, producer: TransactionalProducer) -> None:
+        self._producer = producer
+        self._noted: Groups | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sparkonce-auto-commit", daemon=True)
+        self._thread.start()
+
+    def note(self, groups: Groups) -> None:
+        self._noted = groups
+
+    def close(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        over = False
+        while not over:
+            over = self._stopped.wait(INTERVAL_S)
+            noted, self._noted = self._noted, None
+            if noted:
+                try:
+                    with self._producer.transaction():
+                        for group, offsets in noted.items():
+                            self._producer.send_offsets_to_transaction(offsets, group)
+                except SparkonceError as error:
+                    _log.warning("progress could not be noted: %s", error)

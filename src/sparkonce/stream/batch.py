@@ -1,0 +1,81 @@
+"""`sparkonce.write(df)`: a DataFrame written as one transaction, once for each run id.
+
+The run id is kept in a consumer group of its own inside the same transaction; a second run under
+the same id finds it there and writes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+from pyspark.sql import DataFrame
+
+from sparkonce.errors import ConfigError
+from sparkonce.stream.attempts import Attempts
+from sparkonce.stream.kafka import KafkaSink
+from sparkonce.stream.ledger import Entry
+from sparkonce.stream.progress import ProgressListener
+from sparkonce.stream.settings import StreamSettings, check_schema
+from sparkonce.stream.writer import Options, check_session
+
+_log = logging.getLogger("sparkonce.stream")
+
+
+def write(frame: DataFrame) -> BatchWriter:
+    """`df.write` with a promise: all rows become visible at once, and once for each `runId`."""
+    return BatchWriter(frame)
+
+
+class BatchWriter(Options):
+    """Use `sparkonce.write`."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        super().__init__()
+        self._frame = frame
+
+    def save(self) -> None:
+        """Write all rows, visible at once; nothing, if the run id was written before."""
+        frame, spark = self._frame, self._frame.sparkSession
+        if frame.isStreaming:
+            raise ConfigError("this DataFrame is a stream: use sparkonce.write_stream(df) for it")
+        settings = StreamSettings.parse(self._options, None)
+        if settings.run_id is None:
+            raise ConfigError(
+                "runId is missing: name this run, and use the same name when it is run again "
+                "(the day it is for, say); what was written under that name is not written twice"
+            )
+        columns = check_schema(frame.schema, settings.topic)
+        check_session(spark)
+        sink = KafkaSink(spark, settings, columns, observe=self._observe)
+        with ProgressListener() as shown:
+            attempts = Attempts(
+                sink,
+                name=settings.pipeline,
+                guarantee=settings.guarantee,
+                attempts_max=settings.attempts_max,
+                listener=self._all_listeners(shown),
+            )
+            try:
+                entry = _entry(settings)
+                if (before := sink.take_over()) is not None:
+                    _log.info("run %s was written before: %s", settings.run_id, before)
+                    attempts.skipped(entry)
+                    return
+                attempts.run(frame, entry, [], lambda written: not written.targets)
+            finally:
+                sink.close()
+
+
+def _entry(settings: StreamSettings) -> Entry:
+    return Entry(
+        query=f"run {settings.run_id}",
+        batch=0,
+        number=0,
+        guarantee=settings.guarantee.value,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        checkpoint="a batch job",
+        sources=None,
+    )

@@ -1,0 +1,151 @@
+"""Who may write: a desk in the driver where each task of an attempt asks once before it writes.
+
+Brokers number records per producer and partition and drop repeats without looking at them, so two
+runs of a task in one transaction could lose what differs. Spark runs a task again for many reasons
+(a failure, a lost executor, a stage tried anew) and does not tell Python all of them; the desk
+sees them all: the second one who asks for the same place is refused.
+
+A task keeps its line to the desk open while it writes: a line that breaks is a task that died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sparkonce.errors import SparkonceError
+
+_TIMEOUT_S = 60.0
+_TROUBLE_CHARS_MAX = 20_000
+
+
+class SecondAttempt(SparkonceError):
+    """This task was run before in the same transaction: it must not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to ask, and the secret that shows one belongs to this pipeline."""
+
+    host: str
+    port: int
+    secret: str
+
+
+class Desk:
+    """One for each pipeline, in the driver; `close` it with the pipeline."""
+
+    def __init__(self, host: str, bind: str, port: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._attempt = 0
+        self._taken: dict[int, str] = {}
+        self._trouble: list[str] = []
+        desk = self
+
+        class Line(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                desk._serve(self.rfile, self.wfile)
+
+        self._server = _Server((bind, port), Line)
+        self.place = Place(host, self._server.server_address[1], secrets.token_hex(16))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="sparkonce-desk", daemon=True
+        )
+        self._thread.start()
+
+    def open(self) -> int:
+        """A new attempt; from here on, those who ask for an older one are refused."""
+        with self._lock:
+            self._attempt += 1
+            self._taken.clear()
+            self._trouble.clear()
+            return self._attempt
+
+    @property
+    def trouble(self) -> str | None:
+        """What went wrong first in this attempt, as the task told it."""
+        with self._lock:
+            return self._trouble[0] if self._trouble else None
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _serve(self, lines: Any, answers: Any) -> None:
+        asked = _read(lines)
+        if asked is None or not secrets.compare_digest(str(asked.get("secret")), self.place.secret):
+            return
+        attempt, task, who = int(asked["attempt"]), int(asked["task"]), str(asked["who"])
+        refusal = self._take(attempt, task, who)
+        answers.write(json.dumps({"refusal": refusal}).encode() + b"\n")
+        if refusal:
+            return
+        try:
+            told = _read(lines)
+        except OSError:
+            told = None
+        trouble = f"task {task} ({who}) died while it wrote" if told is None else told["trouble"]
+        if trouble:
+            with self._lock:
+                if attempt == self._attempt:
+                    self._trouble.append(trouble)
+
+    def _take(self, attempt: int, task: int, who: str) -> str | None:
+        with self._lock:
+            if attempt != self._attempt:
+                return f"attempt {attempt} is over, the driver is at {self._attempt}"
+            if task in self._taken:
+                return f"task {task} was begun by {self._taken[task]} in the same transaction"
+            self._taken[task] = who
+            return None
+
+
+@contextmanager
+def claim(place: Place, attempt: int, task: int, task_attempt: int) -> Iterator[None]:
+    """Hold the right to write for as long as the block runs. Raises SecondAttempt."""
+    who = f"task attempt {task_attempt}, process {os.getpid()} on {socket.gethostname()}"
+    try:
+        line = socket.create_connection((place.host, place.port), _TIMEOUT_S)
+    except OSError as error:
+        raise SparkonceError(
+            f"the driver can't be reached at {place.host}:{place.port} ({error}): executors ask "
+            "there before they write; open that way, or name a host and port that is open with "
+            "the options driverHost and driverPort"
+        ) from error
+    with line, line.makefile("rwb") as lines:
+        asked = {"secret": place.secret, "attempt": attempt, "task": task, "who": who}
+        lines.write(json.dumps(asked).encode() + b"\n")
+        lines.flush()
+        answer = _read(lines)
+        if answer is None:
+            raise SparkonceError("the driver closed the line: it has stopped, or isn't this one's")
+        if answer["refusal"]:
+            raise SecondAttempt(f"it must not write a second time: {answer['refusal']}")
+        line.settimeout(None)
+        trouble: str | None = None
+        try:
+            yield
+        except BaseException as error:
+            trouble = f"task {task} ({who}): {type(error).__name__}: {error}"[:_TROUBLE_CHARS_MAX]
+            raise
+        finally:
+            lines.write(json.dumps({"trouble": trouble}).encode() + b"\n")
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+    request_queue_size = 128
+
+
+def _read(lines: Any) -> dict[str, Any] | None:
+    line = lines.readline()
+    return json.loads(line) if line.endswith(b"\n") else None

@@ -1,0 +1,69 @@
+"""Small steps on DataFrames around the writer: reading committed, rows marked bad, duplicates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import (
+    DataType,
+    StringType,
+    StructField,
+    StructType,
+    _parse_datatype_string,
+)
+
+from sparkonce.errors import ConfigError
+
+
+def read_stream(spark: SparkSession) -> DataStreamReader:
+    """`spark.readStream.format("kafka")` that leaves out what aborted transactions wrote."""
+    return spark.readStream.format("kafka").option("kafka.isolation.level", "read_committed")
+
+
+def source(topic: str = "topic", partition: str = "partition", offset: str = "offset") -> Column:
+    """Where a row of a Kafka source came from; selected along, it is told to dead letters."""
+    return F.struct(
+        F.col(topic).alias("topic"),
+        F.col(partition).alias("partition"),
+        F.col(offset).alias("offset"),
+    ).alias("source")
+
+
+def guarded(function: Callable[..., Any], returns: DataType | str) -> Callable[..., Column]:
+    """A Python function for columns whose exceptions mark a row instead of failing the batch.
+
+    Gives a struct of `result` and `error` (null where all is well):
+
+        parse = sparkonce.guarded(parse_payment, "string")
+        rows = (payments.withColumn("parsed", parse("value"))
+                .select("key", "parsed.result".alias("value"), "parsed.error".alias("dead_letter")))
+    """
+    result = _parse_datatype_string(returns) if isinstance(returns, str) else returns
+
+    @wraps(function)
+    def run(*values: Any) -> tuple[Any, str | None]:
+        try:
+            return function(*values), None
+        except Exception as error:  # noqa: BLE001  # whatever the user's code raises marks its row
+            return None, f"{type(error).__name__}: {error}"
+
+    pair = StructType([StructField("result", result), StructField("error", StringType())])
+    return F.udf(run, pair)
+
+
+def deduplicate(frame: DataFrame, keys: list[str], horizon: str, event_time: str) -> DataFrame:
+    """Keep the first row of each key, for streams that others write at least once.
+
+    A repeat is recognised for at least as long as `horizon` (an interval, "10 minutes") of
+    `event_time`; the memory for keys older than that is given back. In a batch, all are seen.
+    """
+    if not keys:
+        raise ConfigError("deduplicate needs the columns that say what a record is: keys=[…]")
+    if not frame.isStreaming:
+        return frame.dropDuplicates(keys)
+    return frame.withWatermark(event_time, horizon).dropDuplicatesWithinWatermark(keys)

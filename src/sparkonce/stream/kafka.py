@@ -1,0 +1,218 @@
+"""Kafka as a sink: one transaction for a batch, across all executors, source offsets inside.
+
+fence: begin a transaction, under an epoch of its own. write: the executors join it. record: source
+offsets and batch id, as offsets of the pipeline's group. decide: EndTxn. Under the weaker
+guarantees records are written outside, and the transaction holds the ledger alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from sparkonce.errors import OutcomeUnknown
+from sparkonce.guarantees import Guarantee
+from sparkonce.produce import ProducerIdentity, TransactionalProducer
+from sparkonce.produce.states import ABORTABLE
+from sparkonce.stream.autocommit import AutoCommit
+from sparkonce.stream.desk import Desk
+from sparkonce.stream.layout import Apart, Exchange, Layout, Overlap, check_apart, layout_of
+from sparkonce.stream.ledger import (
+    Entry,
+    Offsets,
+    Partition,
+    group_name,
+    groups_needed,
+    last_entry,
+    source_offsets,
+    to_commit,
+)
+from sparkonce.stream.settings import StreamSettings
+from sparkonce.stream.steps import Written
+from sparkonce.stream.task import ENCODED, FIGURES, Direct, Encode, Observer, Order, Send
+
+_DECISIONS_MAX = 5
+_NO_IDENTITY = ProducerIdentity(None, -1, -1)
+
+
+class KafkaSink:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: StreamSettings,
+        columns: Sequence[str],
+        *,
+        keeps_partition: bool = False,
+        observe: Observer | None = None,
+    ) -> None:
+        self._settings = settings
+        self._columns = list(columns)
+        self._keeps_partition = keeps_partition
+        self._observe = observe
+        self._cores = spark.sparkContext.defaultParallelism
+        self._in_transaction = settings.guarantee is Guarantee.EXACTLY_ONCE
+        self._may_lie_right = True
+        self._carrier: Partition | None = (settings.topic, 0) if settings.topic else None
+        self._identity = _NO_IDENTITY
+        self._producer = TransactionalProducer(settings.owner)
+        self._auto_commit = (
+            AutoCommit(self._producer) if settings.guarantee is Guarantee.NONE else None
+        )
+        self._desk = _desk(spark, settings)
+
+    # -- before the query starts --------------------------------------------------------------
+
+    def take_over(self) -> Entry | None:
+        for topic in (self._settings.topic, self._settings.dead_letter_topic):
+            if topic is not None:
+                self._producer.partition_count(topic)
+        self._producer.init_transactions()
+        return self.holder()
+
+    def sources_at(self, entry: Entry) -> list[Offsets | str] | None:
+        groups = [
+            self._producer.committed_offsets(group_name(self._settings.group, number))
+            for number in range(groups_needed(entry))
+        ]
+        return source_offsets(entry, groups)
+
+    def sign(self, entry: Entry) -> None:
+        group_id = self._settings.group
+        committed = self._producer.committed_offsets(group_id)
+        sources = source_offsets(entry, [committed]) if groups_needed(entry) == 1 else None
+        if sources is None:
+            return
+        with self._producer.transaction():
+            for group, offsets in to_commit(group_id, entry, sources, min(committed)).items():
+                self._producer.send_offsets_to_transaction(offsets, group)
+
+    def holder(self) -> Entry | None:
+        return last_entry(self._producer.committed_offsets(self._settings.group))
+
+    # -- the steps ----------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        return self._identity.producer_id, self._identity.epoch
+
+    @property
+    def trouble(self) -> str | None:
+        return self._desk.trouble
+
+    def fence(self) -> None:
+        self._producer.begin_transaction()
+        self._identity = self._producer.identity
+        self._tell("open")
+
+    def write(self, frame: DataFrame) -> Written:
+        frame = frame.select(*self._columns)
+        layout = self._layout(frame)
+        order = self._order(layout)
+        if isinstance(layout, Apart):
+            tasks = frame.coalesce(layout.tasks) if layout.shares > 1 else frame
+            written = tasks.mapInArrow(Direct(order), FIGURES)
+        else:
+            encoded = frame.mapInArrow(Encode(order), ENCODED)
+            together = encoded.repartitionById(layout.writers, "writer")
+            written = together.mapInArrow(Send(order), FIGURES)
+        rows = written.collect()
+        if self._in_transaction:
+            try:
+                check_apart((row.task, row.topic, row.partition) for row in rows if row.records)
+            except Overlap:
+                self._may_lie_right = False
+                raise
+        return self._sum(rows)
+
+    def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None:
+        groups = to_commit(self._settings.group, entry, sources, self._carrier)
+        if self._auto_commit:
+            self._auto_commit.note(groups)
+            return
+        for group, offsets in groups.items():
+            self._producer.send_offsets_to_transaction(offsets, group)
+        self._tell("offsets")
+
+    def decide(self) -> None:
+        self._tell("end")
+        for left in reversed(range(_DECISIONS_MAX)):
+            try:
+                self._producer.commit_transaction()
+                break
+            except OutcomeUnknown:
+                # Asked again, never guessed; the next start settles what stays unknown.
+                if not left:
+                    raise
+        self._tell("end:answered")
+
+    def abandon(self) -> None:
+        if self._producer.state in ABORTABLE:
+            self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._desk.close()
+        if self._auto_commit:
+            self._auto_commit.close()
+        self._producer.close()
+
+    # -- on the way ---------------------------------------------------------------------------
+
+    def _layout(self, frame: DataFrame) -> Layout:
+        topic = self._settings.topic
+        count = self._producer.partition_count(topic) if topic else None
+        if not self._in_transaction:
+            return Apart(0, 1)  # producers of their own: anybody may write anywhere
+        if not self._may_lie_right:
+            return Exchange(self._cores)
+        return layout_of(
+            frame,
+            self._columns,
+            keeps_partition=self._keeps_partition,
+            partition_count=count,
+            cores=self._cores,
+        )
+
+    def _order(self, layout: Layout) -> Order:
+        guarantee = self._settings.guarantee
+        may_write_twice = guarantee in (Guarantee.NONE, Guarantee.AT_LEAST_ONCE)
+        return Order(
+            settings=self._settings.writers,
+            guarantee=guarantee,
+            identity=self._identity if self._in_transaction else None,
+            desk=None if may_write_twice else self._desk.place,
+            attempt=self._desk.open(),
+            topic=self._settings.topic,
+            shares=layout.shares if isinstance(layout, Apart) else 1,
+            writers=layout.writers if isinstance(layout, Exchange) else 0,
+            observe=self._observe,
+        )
+
+    def _sum(self, rows: Sequence[Row]) -> Written:
+        targets: Counter[str] = Counter()
+        for row in rows:
+            if row.records:
+                targets[row.topic] += row.records
+        dead_letters = targets[self._settings.dead_letter_topic or ""]
+        if self._carrier is None and targets:
+            self._carrier = (min(targets), 0)
+        return Written(
+            records=targets.total() - dead_letters,
+            size_bytes=sum(row.size_bytes for row in rows),
+            dead_letters=dead_letters,
+            lost=sum(row.lost for row in rows),
+            tasks=len({row.task for row in rows}),
+            targets=dict(targets),
+        )
+
+    def _tell(self, point: str) -> None:
+        if self._observe:
+            self._observe(point)
+
+
+def _desk(spark: SparkSession, settings: StreamSettings) -> Desk:
+    conf = spark.sparkContext.getConf()
+    host = settings.driver_host or conf.get("spark.driver.host") or "127.0.0.1"
+    bind = conf.get("spark.driver.bindAddress") or host
+    return Desk(host, bind, settings.driver_port)

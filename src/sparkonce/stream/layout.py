@@ -1,0 +1,95 @@
+"""Who may write where: each output partition has one writer at a time.
+
+The one seam for it. Rows that lie right already are written where they are; others take one
+exchange, in which whole record batches move, not rows. What is assumed here is checked before the
+decision: should two tasks have written to the same partition, the attempt is given up and the
+batch takes the exchange (`Overlap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from sparkonce.errors import AbortableError
+
+
+class Overlap(AbortableError):
+    """Two tasks wrote to the same partition of the target; the exchange keeps them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Tasks write what they have, each to partitions of its own."""
+
+    tasks: int
+    shares: int
+    """Into how many parts the partitions are divided for rows without a key; 1: not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Encoded batches are brought together by their partition first."""
+
+    writers: int
+
+
+Layout = Apart | Exchange
+
+
+def layout_of(
+    frame: DataFrame,
+    columns: Sequence[str],
+    *,
+    keeps_partition: bool,
+    partition_count: int | None,
+    cores: int,
+) -> Layout:
+    """`partition_count` is the target's, where it is one topic that is known beforehand."""
+    tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+    names = {name.lower(): name for name in columns}
+    if tasks <= 1:
+        return Apart(tasks, 1)
+    if "partition" in names:
+        if keeps_partition or _lies_by(frame, names["partition"]):
+            return Apart(tasks, 1)
+    elif "key" not in names and partition_count is not None:
+        # More tasks than partitions: neighbours are joined, which moves nothing.
+        shares = min(tasks, partition_count)
+        return Apart(shares, shares)
+    return Exchange(max(1, min(cores, partition_count or cores)))
+
+
+def check_apart(written: Iterable[tuple[int, str, int]]) -> None:
+    """Task, topic and partition of everything that was written. Raises Overlap."""
+    writers: dict[tuple[str, int], int] = {}
+    for task, topic, partition in written:
+        other = writers.setdefault((topic, partition), task)
+        if other != task:
+            raise Overlap(
+                f"tasks {other} and {task} both wrote to partition {partition} of {topic}"
+            )
+
+
+def _lies_by(frame: DataFrame, column: str) -> bool:
+    """Whether Spark has all rows with the same value of the column in one task."""
+    plan = frame._jdf.queryExecution().executedPlan()
+    partitioning = plan.outputPartitioning()
+    if partitioning.getClass().getSimpleName() not in (
+        "HashPartitioning",
+        "ShufflePartitionIdPassThrough",
+    ):
+        return False
+    names = [_name(each) for each in _each(partitioning.references().toSeq())]
+    return names == [column]
+
+
+def _each(found: Any) -> Iterable[Any]:
+    return [found.apply(index) for index in range(found.size())]
+
+
+def _name(attribute: Any) -> str:
+    return str(attribute.name())

@@ -1,0 +1,142 @@
+"""The ledger: how far a pipeline has come, inside the transaction that its records are in.
+
+It is a consumer group named like the transactional id. For each Kafka source the group has the next
+offset to read, so that `kafka-consumer-groups` shows the pipeline's lag; the first of these
+partitions carries, as its metadata, which batch of which checkpoint that was. Pure: what is read
+and written here goes through `TransactionalProducer`. docs/spark.md has the layout for users.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from sparkonce.errors import SparkonceError
+from sparkonce.produce import OffsetAndMetadata
+
+Partition = tuple[str, int]
+Offsets = dict[str, dict[str, int]]
+"""As Spark writes a Kafka source's offsets: topic, partition (as text), next offset."""
+
+_LAYOUT = 1
+_METADATA_BYTES_MAX = 3500
+"""Brokers take 4096 by default (offset.metadata.max.bytes)."""
+
+
+class LedgerError(SparkonceError):
+    """Ledger and checkpoint don't fit together; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """The last batch that was recorded, and by whom."""
+
+    query: str
+    """Spark's query id: which checkpoint. For a batch job, its name."""
+    batch: int
+    number: int
+    """Grows by one with each entry, whatever checkpoint it is from."""
+    guarantee: str
+    host: str
+    pid: int
+    checkpoint: str
+    sources: tuple[str | tuple[str, ...], ...] | None
+    """For each source its topics, or where it isn't Kafka its offset; None if too long to keep."""
+
+    def __str__(self) -> str:
+        return f"batch {self.batch} by process {self.pid} on {self.host}, {self.checkpoint}"
+
+
+def group_name(pipeline: str, number: int) -> str:
+    """A topic that a second source of the same query reads has its own group."""
+    return pipeline if number == 0 else f"{pipeline}-{number + 1}"
+
+
+def to_commit(
+    pipeline: str, entry: Entry, sources: Sequence[Offsets | str], carrier: Partition | None
+) -> dict[str, dict[Partition, OffsetAndMetadata]]:
+    """What to commit, group by group; `carrier` bears the entry where no source is Kafka."""
+    groups: list[dict[Partition, int]] = [{}]
+    kept: list[str | tuple[str, ...]] = []
+    for source in sources:
+        if isinstance(source, str):
+            kept.append(source)
+            continue
+        kept.append(tuple(sorted(source)))
+        for topic, offsets in source.items():
+            group = next((g for g in groups if not any(t == topic for t, _ in g)), None)
+            if group is None:
+                groups.append(group := {})
+            group.update({(topic, int(index)): offset for index, offset in offsets.items()})
+    if not groups[0]:
+        if carrier is None:
+            raise LedgerError("there is no topic to keep the ledger at: set the option topic")
+        groups[0] = {carrier: entry.batch}
+    note = _packed(replace(entry, sources=tuple(kept)))
+    bearer = min(groups[0])
+    return {
+        group_name(pipeline, number): {
+            where: OffsetAndMetadata(offset, note if number == 0 and where == bearer else "")
+            for where, offset in group.items()
+        }
+        for number, group in enumerate(groups)
+    }
+
+
+def last_entry(committed: Mapping[Partition, OffsetAndMetadata]) -> Entry | None:
+    """The newest entry; partitions that bore older ones may still have them."""
+    entries = [entry for at in committed.values() if (entry := _unpacked(at.metadata))]
+    return max(entries, key=lambda entry: entry.number, default=None)
+
+
+def source_offsets(
+    entry: Entry, groups: Sequence[Mapping[Partition, OffsetAndMetadata]]
+) -> list[Offsets | str] | None:
+    """The offsets of each source at the entry, put together again; None where too long to keep."""
+    if entry.sources is None:
+        return None
+    seen: dict[str, int] = {}
+    found: list[Offsets | str] = []
+    for source in entry.sources:
+        if isinstance(source, str):
+            found.append(source)
+            continue
+        offsets: Offsets = {}
+        for topic in source:
+            group = groups[seen.get(topic, 0)]
+            seen[topic] = seen.get(topic, 0) + 1
+            offsets[topic] = {str(p): at.offset for (t, p), at in group.items() if t == topic}
+        found.append(offsets)
+    return found
+
+
+def groups_needed(entry: Entry) -> int:
+    topics = [t for source in entry.sources or () if not isinstance(source, str) for t in source]
+    return max((topics.count(topic) for topic in topics), default=1)
+
+
+def _packed(entry: Entry) -> str:
+    note = json.dumps({"sparkonce": _LAYOUT, **asdict(entry)}, separators=(",", ":"))
+    if len(note.encode()) > _METADATA_BYTES_MAX and entry.sources is not None:
+        return _packed(replace(entry, sources=None))
+    return note
+
+
+def _unpacked(note: str) -> Entry | None:
+    try:
+        fields = json.loads(note)
+    except ValueError:
+        return None  # somebody else's note
+    if not isinstance(fields, dict) or "sparkonce" not in fields:
+        return None
+    if (layout := fields.pop("sparkonce")) != _LAYOUT:
+        raise LedgerError(
+            f"the ledger is written in layout {layout}, this version knows {_LAYOUT}: "
+            "run the pipeline with the version of sparkonce that it was last run with, or newer"
+        )
+    sources = fields.pop("sources")
+    kept = (
+        None if sources is None else tuple(s if isinstance(s, str) else tuple(s) for s in sources)
+    )
+    return Entry(**fields, sources=kept)

@@ -1,0 +1,119 @@
+"""What Spark calls for every micro-batch: which one it is, and whether it was written before."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from sparkonce.errors import FencedError
+from sparkonce.guarantees import Guarantee
+from sparkonce.stream.attempts import Attempts
+from sparkonce.stream.checkpoint import CheckpointFolder
+from sparkonce.stream.ledger import Entry, LedgerError, Offsets
+from sparkonce.stream.steps import Sink, Written
+
+_RECORD_EVERY_S = 10.0
+"""Progress of batches that write nothing is recorded this often, so that the lag shown is right."""
+
+
+class Pipeline:
+    """Given to Spark's foreachBatch."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        attempts: Attempts,
+        folder: CheckpointFolder,
+        *,
+        name: str,
+        guarantee: Guarantee,
+        kafka_sources: Sequence[bool],
+        last: Entry | None,
+    ) -> None:
+        self._sink = sink
+        self._attempts = attempts
+        self._folder = folder
+        self._name = name
+        self._guarantee = guarantee
+        self._kafka_sources = kafka_sources
+        self._last = last
+        self._recorded_s: float | None = None
+        self._query: str | None = None
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        entry = self._entry(batch)
+        if self._last and self._last.query == entry.query and self._last.batch >= batch:
+            self._pass_over(frame, entry)
+            return
+        sources = source_lines(self._folder.planned(batch).sources, self._kafka_sources)
+        try:
+            recorded = self._attempts.run(frame, entry, sources, self._is_nothing)
+        except FencedError as error:
+            raise self._fenced_by(error) from error
+        if recorded:
+            self._last = entry
+            self._recorded_s = time.monotonic()
+
+    def _is_nothing(self, written: Written) -> bool:
+        """Whether a batch is not worth a transaction. The first of a run always is: it says whose
+        the ledger is now."""
+        if written.records or written.dead_letters or self._recorded_s is None:
+            return False
+        return time.monotonic() - self._recorded_s < _RECORD_EVERY_S
+
+    def _pass_over(self, frame: DataFrame, entry: Entry) -> None:
+        """A batch that the ledger has: run for the sake of its state, nothing is written."""
+        if self._guarantee is not Guarantee.AT_MOST_ONCE:
+            raise LedgerError(
+                f"Spark runs batch {entry.batch} of {self._folder.location} again, and the ledger "
+                f"of {self._name!r} has {self._last}: the checkpoint was changed while the query "
+                "ran. Start the query again, and it goes on behind that batch"
+            )
+        frame.write.format("noop").mode("overwrite").save()
+        self._attempts.skipped(entry)
+
+    def _entry(self, batch: int) -> Entry:
+        if self._query is None:
+            self._query = self._folder.read().query or ""
+        return Entry(
+            query=self._query,
+            batch=batch,
+            number=self._last.number + 1 if self._last else 0,
+            guarantee=self._guarantee.value,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            checkpoint=self._folder.location,
+            sources=None,
+        )
+
+    def _fenced_by(self, error: FencedError) -> FencedError:
+        holder = self._sink.holder()
+        if holder is None or (holder.pid, holder.host) == (os.getpid(), socket.gethostname()):
+            return error
+        same = holder.query == self._query
+        which = (
+            "It runs from a copy of the same checkpoint, or the same one"
+            if same
+            else f"It has another checkpoint (query {holder.query})"
+        )
+        return FencedError(
+            f"pipeline {self._name!r} was taken over by process {holder.pid} on {holder.host} with "
+            f"the checkpoint {holder.checkpoint}. {which}; this one is {self._folder.location}. "
+            "Stop one of the two, or give each its own kafka.transactional.id and checkpoint",
+            error.code,
+        )
+
+
+def source_lines(lines: Sequence[str], kafka: Sequence[bool]) -> list[Offsets | str]:
+    """Spark's offset log as offsets, where the source is Kafka."""
+    if len(lines) != len(kafka):
+        raise LedgerError(
+            f"Spark planned {len(lines)} sources, the DataFrame has {len(kafka)}: this is a plan "
+            "that is not understood; please report it"
+        )
+    return [json.loads(line) if of else line for line, of in zip(lines, kafka, strict=True)]

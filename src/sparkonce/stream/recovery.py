@@ -1,0 +1,96 @@
+"""What to do before a query starts: fence, read the ledger, compare it with Spark's checkpoint.
+
+The ledger is the truth, since it was committed by the same decision as the records. Pure: the two
+sides come in as values, and the answer is one of the steps below or a refusal that says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkonce.guarantees import Guarantee
+from sparkonce.stream.checkpoint import Checkpoint
+from sparkonce.stream.ledger import Entry, LedgerError
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Ledger and checkpoint agree, or Spark will run again what was not decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishCommit:
+    """The batch was decided, and Spark did not come to note it: note it, don't run it again."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFromLedger:
+    """The checkpoint is new and the pipeline is not: go on where the ledger ends."""
+
+
+Step = GoOn | FinishCommit | StartFromLedger
+
+
+def next_step(
+    entry: Entry | None,
+    checkpoint: Checkpoint,
+    *,
+    pipeline: str,
+    location: str,
+    guarantee: Guarantee,
+    ledger_lost: str,
+) -> Step:
+    if checkpoint.planned is None:
+        return _new_checkpoint(entry, checkpoint, location)
+    if entry is None:
+        return _no_ledger(checkpoint, checkpoint.planned, pipeline, location, ledger_lost)
+    if entry.query != checkpoint.query:
+        raise LedgerError(
+            f"transactional id {pipeline!r} belongs to another checkpoint: its ledger has {entry} "
+            f"(query {entry.query}), and {location} is of query {checkpoint.query}. If two "
+            "pipelines are meant, give each its own kafka.transactional.id; if this one "
+            "moved here, start it with an empty checkpointLocation, and it goes on from the ledger"
+        )
+    if entry.batch > checkpoint.planned:
+        raise LedgerError(
+            f"the checkpoint {location} is older than the pipeline: it has planned batch "
+            f"{checkpoint.planned}, and the ledger of {pipeline!r} has {entry}. Running it would "
+            "repeat what was written since. Restore the newer checkpoint, or start with an empty "
+            "checkpointLocation, and the pipeline goes on from the ledger"
+        )
+    undecided = checkpoint.committed is None or checkpoint.committed < checkpoint.planned
+    # Under at_most_once the entry comes before the data: Spark runs the batch again for the
+    # sake of its state, and nothing of it is written (see `pipeline`).
+    if undecided and entry.batch == checkpoint.planned and guarantee is not Guarantee.AT_MOST_ONCE:
+        return FinishCommit(entry.batch)
+    return GoOn()
+
+
+def _new_checkpoint(entry: Entry | None, checkpoint: Checkpoint, location: str) -> Step:
+    if entry is None:
+        return GoOn()
+    if entry.query == checkpoint.query:
+        raise LedgerError(
+            f"{location} has lost its offsets, and the ledger has {entry} of the same query: "
+            "remove what is left of the checkpoint, and the pipeline goes on from the ledger"
+        )
+    return StartFromLedger()
+
+
+def _no_ledger(
+    checkpoint: Checkpoint, planned: int, pipeline: str, location: str, ledger_lost: str
+) -> Step:
+    """The first run with this sink, or a ledger that is gone."""
+    never_finished_any = checkpoint.committed is None and planned == 0
+    if checkpoint.committed == planned or never_finished_any or ledger_lost == "replay":
+        return GoOn()
+    if ledger_lost == "skip":
+        return FinishCommit(planned)
+    raise LedgerError(
+        f"nobody knows whether batch {planned} of {location} was written: Spark has not finished "
+        f"it, and there is no ledger of {pipeline!r} (committed offsets expire after the brokers' "
+        "offsets.retention.minutes; or another sink wrote the batches before). Look at the target, "
+        'then say what to do with .option("ledgerLost", "replay") or "skip"'
+    )

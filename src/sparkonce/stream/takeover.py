@@ -1,0 +1,88 @@
+"""Before a query starts: fence, read the ledger, and bring Spark's checkpoint to where it is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import uuid
+from dataclasses import replace
+
+from sparkonce.stream.checkpoint import Checkpoint, CheckpointFolder
+from sparkonce.stream.ledger import Entry, LedgerError
+from sparkonce.stream.recovery import FinishCommit, StartFromLedger, next_step
+from sparkonce.stream.settings import StreamSettings
+from sparkonce.stream.sources import Reading
+from sparkonce.stream.steps import Sink
+
+_log = logging.getLogger("sparkonce.stream")
+
+
+def take_over(
+    sink: Sink, folder: CheckpointFolder, reading: Reading, settings: StreamSettings
+) -> Entry | None:
+    """The entry to go on from, signed by this process; None for a pipeline that is new."""
+    entry = sink.take_over()
+    checkpoint = folder.read()
+    step = next_step(
+        entry,
+        checkpoint,
+        pipeline=settings.pipeline,
+        location=folder.location,
+        guarantee=settings.guarantee,
+        ledger_lost=settings.ledger_lost,
+    )
+    if isinstance(step, FinishCommit):
+        folder.finish(step.batch)
+        _log.info("batch %d was written before the last stop: noted for Spark", step.batch)
+    if entry is None:
+        return None
+    if isinstance(step, StartFromLedger):
+        query = _adopt(sink, folder, reading, settings, entry, checkpoint)
+        entry = replace(entry, query=query, batch=-1)
+    signed = replace(
+        entry,
+        number=entry.number + 1,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        checkpoint=folder.location,
+    )
+    sink.sign(signed)
+    return signed
+
+
+def _adopt(
+    sink: Sink,
+    folder: CheckpointFolder,
+    reading: Reading,
+    settings: StreamSettings,
+    entry: Entry,
+    checkpoint: Checkpoint,
+) -> str:
+    """Let a new checkpoint go on from the ledger; answers its query id."""
+    if reading.is_stateful and settings.lost_state != "empty":
+        raise LedgerError(
+            f"{folder.location} is empty, and {settings.pipeline!r} has come to {entry}: its state "
+            "was in the checkpoint, and no ledger can bring it back. Restore the checkpoint; or go "
+            'on from the ledger with empty state by .option("lostState", "empty"); or start over '
+            "with another kafka.transactional.id"
+        )
+    sources = sink.sources_at(entry)
+    if sources is None or len(sources) != len(reading.sources):
+        raise LedgerError(
+            f"{folder.location} is empty, and the ledger of {settings.pipeline!r} ({entry}) has "
+            "other sources than this query: restore the checkpoint, or start over with another "
+            "kafka.transactional.id"
+        )
+    for index, (source, offsets) in enumerate(zip(reading.sources, sources, strict=True)):
+        if not source.is_kafka or isinstance(offsets, str):
+            raise LedgerError(
+                f"{folder.location} is empty, and the source {source.kind!r} keeps its progress "
+                "there: restore the checkpoint, or start over with another kafka.transactional.id"
+            )
+        folder.start_from(index, offsets)
+    query = checkpoint.query or str(uuid.uuid4())
+    if checkpoint.query is None:
+        folder.name_query(query)
+    _log.info("the checkpoint is new: %s goes on from its ledger, %s", settings.pipeline, entry)
+    return query

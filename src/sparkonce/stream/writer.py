@@ -1,0 +1,213 @@
+"""`sparkonce.write_stream(df)`: the verbs of `df.writeStream`, and a plain StreamingQuery back.
+
+Everything is checked in `start`: settings, schema, cluster, ledger and checkpoint. Then Spark runs
+the query, and calls the pipeline for each batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from typing import Any, Self
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sparkonce.errors import ConfigError
+from sparkonce.stream.attempts import Attempts
+from sparkonce.stream.checkpoint import CheckpointFolder
+from sparkonce.stream.history import History
+from sparkonce.stream.kafka import KafkaSink
+from sparkonce.stream.metrics import MetricsListener
+from sparkonce.stream.pipeline import Pipeline
+from sparkonce.stream.progress import ProgressListener
+from sparkonce.stream.report import Listener, Listeners, LogListener
+from sparkonce.stream.settings import StreamSettings, check_schema
+from sparkonce.stream.sources import Reading, reading_of
+from sparkonce.stream.steps import Sink
+from sparkonce.stream.takeover import take_over
+from sparkonce.stream.task import Observer
+
+_log = logging.getLogger("sparkonce.stream")
+
+
+def write_stream(frame: DataFrame) -> StreamWriter:
+    """`df.writeStream` with a promise: each micro-batch is one Kafka transaction.
+
+    The verbs are Spark's, and so are the options; `start()` returns a plain StreamingQuery.
+    """
+    return StreamWriter(frame)
+
+
+class Options:
+    """What both writers have: options by name, in any case, as Spark takes them."""
+
+    def __init__(self) -> None:
+        self._options: dict[str, str] = {}
+        self._listeners: list[Listener] = []
+        self._observe: Observer | None = None
+
+    def format(self, source: str) -> Self:
+        if source != "kafka":
+            raise ConfigError(f"format {source!r} is unknown: the format that is there is 'kafka'")
+        return self
+
+    def option(self, key: str, value: Any) -> Self:
+        self._options = {k: v for k, v in self._options.items() if k.lower() != key.lower()}
+        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        return self
+
+    def options(self, **options: Any) -> Self:
+        for key, value in options.items():
+            self.option(key, value)
+        return self
+
+    def listener(self, listener: Listener) -> Self:
+        """Tell this one of every batch too (`on_batch(report)`)."""
+        self._listeners.append(listener)
+        return self
+
+    def observe(self, observer: Observer) -> Self:
+        """Call this at each step, in the driver and on executors; for tests that inject faults."""
+        self._observe = observer
+        return self
+
+    def _all_listeners(self, *more: Listener) -> Listeners:
+        return Listeners([LogListener(), MetricsListener(), History(), *more, *self._listeners])
+
+
+class StreamWriter(Options):
+    """Use `sparkonce.write_stream`."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        super().__init__()
+        self._frame = frame
+        self._mode: str | None = None
+        self._name: str | None = None
+        self._trigger: dict[str, Any] = {}
+
+    def outputMode(self, mode: str) -> Self:  # noqa: N802
+        self._mode = mode
+        return self
+
+    def queryName(self, name: str) -> Self:  # noqa: N802
+        self._name = name
+        return self
+
+    def trigger(self, **trigger: Any) -> Self:
+        """As Spark's: processingTime="1 second", availableNow=True, once=True."""
+        if "continuous" in trigger or "realTime" in trigger:
+            raise ConfigError(
+                "continuous and real-time triggers have no batches to make transactions of: use "
+                "processingTime, with a short interval if need be"
+            )
+        self._trigger = trigger
+        return self
+
+    def start(self) -> StreamingQuery:
+        """Check everything, settle what the last run left, and start the query."""
+        frame, spark = self._frame, self._frame.sparkSession
+        if not frame.isStreaming:
+            raise ConfigError("this DataFrame is not a stream: use sparkonce.write(df) for it")
+        settings = StreamSettings.parse(self._options, self._name)
+        columns = check_schema(frame.schema, settings.topic)
+        reading = reading_of(frame)
+        check_session(spark)
+        _warn(reading, settings)
+        location = self._location(spark)
+        folder = CheckpointFolder(spark, location)
+        sink = KafkaSink(
+            spark,
+            settings,
+            columns,
+            keeps_partition=reading.keeps_partition,
+            observe=self._observe,
+        )
+        try:
+            last = take_over(sink, folder, reading, settings)
+            if self._observe:
+                self._observe("fence")
+            shown = ProgressListener() if self._trigger.get("availableNow") else None
+            attempts = Attempts(
+                sink,
+                name=settings.pipeline,
+                guarantee=settings.guarantee,
+                attempts_max=settings.attempts_max,
+                listener=self._all_listeners(*([shown] if shown else [])),
+            )
+            pipeline = Pipeline(
+                sink,
+                attempts,
+                folder,
+                name=settings.pipeline,
+                guarantee=settings.guarantee,
+                kafka_sources=[source.is_kafka for source in reading.sources],
+                last=last,
+            )
+            query = self._start(pipeline, location)
+        except BaseException:
+            sink.close()
+            raise
+        _close_with(query, sink, shown)
+        return query
+
+    def _start(self, pipeline: Pipeline, location: str) -> StreamingQuery:
+        writer = self._frame.writeStream.foreachBatch(pipeline)
+        writer = writer.option("checkpointLocation", location)
+        if self._mode:
+            writer = writer.outputMode(self._mode)
+        if self._name:
+            writer = writer.queryName(self._name)
+        if self._trigger:
+            writer = writer.trigger(**self._trigger)
+        return writer.start()
+
+    def _location(self, spark: SparkSession) -> str:
+        given = {key.lower(): value for key, value in self._options.items()}
+        if location := given.get("checkpointlocation"):
+            return location
+        root = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if root and self._name:
+            return f"{root}/{self._name}"
+        raise ConfigError(
+            "checkpointLocation is missing: set .option('checkpointLocation', …), a folder that "
+            "outlives the query, of its own for each"
+        )
+
+
+def check_session(spark: SparkSession) -> None:
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise ConfigError(
+            "spark.speculation=true runs tasks twice at the same time, and what two of them write "
+            "in one transaction can't be told apart: set it to false for this application"
+        )
+
+
+def _warn(reading: Reading, settings: StreamSettings) -> None:
+    for source in reading.sources:
+        if source.reads_uncommitted and not settings.guarantee.may_repeat:
+            _log.warning(
+                "%s reads %s with kafka.isolation.level=read_uncommitted, Kafka's default: records "
+                "of aborted transactions are read too. Set it to read_committed, or use "
+                "sparkonce.read_stream(spark)",
+                settings.pipeline,
+                source.options.get("subscribe") or "its topics",
+            )
+
+
+def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | None) -> None:
+    """Let go of connections when the query ends, however it does."""
+
+    def wait() -> None:
+        if shown:
+            shown.start()
+        # How it ended is told by the query itself, to whoever waits for it.
+        with suppress(Py4JJavaError):
+            query._jsq.awaitTermination()
+        if shown:
+            shown.stop()
+        sink.close()
+
+    threading.Thread(target=wait, name="sparkonce-close", daemon=True).start()

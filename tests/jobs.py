@@ -1,0 +1,182 @@
+"""Pipelines for tests: one description, run in this process or in one that is to be killed.
+
+`python tests/jobs.py <json>` runs jobs side by side in a process of its own. Each goes to its end,
+or to the point where it is to be held: so one kill -9 finds many of them at as many points.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+import sparkonce
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    servers: str
+    source: str
+    target: str
+    name: str
+    checkpoint: str
+    kind: str = "keyless"
+    guarantee: str = "exactly_once"
+    per_batch: int = 400
+    options: dict[str, str] = field(default_factory=dict)
+    conf: dict[str, str] = field(default_factory=dict)
+    service: str = ""
+    """A file that plays an outside service: what it says may change between attempts."""
+    hold_at: str = ""
+    hold_time: int = 1
+    """The how many-th time that the point is reached is the last."""
+
+    def start(
+        self, spark: SparkSession, observe: Callable[[str], None] | None = None
+    ) -> StreamingQuery:
+        frame, mode = self.frame(spark)
+        writer = (
+            sparkonce.write_stream(frame)
+            .format("kafka")
+            .outputMode(mode)
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("topic", self.target)
+            .option("kafka.transactional.id", self.name)
+            .option("guarantee", self.guarantee)
+            .option("checkpointLocation", self.checkpoint)
+            .options(**self.options)
+            .trigger(availableNow=True)
+        )
+        if observe is not None:
+            writer.observe(observe)
+        return writer.start()
+
+    def run(self, spark: SparkSession, observe: Callable[[str], None] | None = None) -> None:
+        self.start(spark, observe).awaitTermination()
+
+    def read(self, spark: SparkSession, topics: str | None = None) -> DataFrame:
+        return (
+            sparkonce.read_stream(spark)
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("subscribe", topics or self.source)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", self.per_batch)
+            .load()
+        )
+
+    def frame(self, spark: SparkSession) -> tuple[DataFrame, str]:
+        rows = self.read(spark)
+        if self.kind == "keyless":
+            return rows.select("value"), "append"
+        if self.kind == "keyed":
+            digit = F.expr("substr(cast(value as string), -1)")
+            return rows.select(digit.alias("key"), "value"), "append"
+        if self.kind == "kept":
+            return rows.select("key", "value", "partition"), "append"
+        if self.kind == "counting":
+            return _counted(rows, F.lit(1)), "update"
+        if self.kind == "gated":
+            return _counted(rows, _asks(self.service)("value")), "update"
+        raise ValueError(self.kind)
+
+    @property
+    def held(self) -> Path:
+        """Is there once the job is held."""
+        return Path(f"{self.checkpoint}.held")
+
+
+@contextmanager
+def apart(jobs: Sequence[Job], timeout_s: float = 110) -> Iterator[subprocess.Popen[str]]:
+    """The jobs in a process of their own; inside the block, all are at their ends or held."""
+    folder = Path(__file__).parent
+    log = Path(f"{jobs[0].checkpoint}.log")
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps([asdict(job) for job in jobs])],
+            env=os.environ | {"PYTHONPATH": f"{folder}:{folder.parent / 'src'}"},
+            stdout=output,
+            stderr=output,
+            text=True,
+        )
+    try:
+        deadline_s = time.monotonic() + timeout_s
+        while not all(job.held.exists() for job in jobs if job.hold_at):
+            late = time.monotonic() > deadline_s
+            assert process.poll() is None and not late, log.read_text()[-5000:]
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _counted(rows: DataFrame, amount: object) -> DataFrame:
+    """A running sum for each key: what is written is what the state is."""
+    sums = rows.groupBy(F.col("key")).agg(F.sum(amount).alias("sum"))  # type: ignore[arg-type]
+    return sums.select("key", F.col("sum").cast("string").alias("value"))
+
+
+def _asks(service: str) -> Callable[..., object]:
+    """An outside service: it answers whatever stands in its file at that moment."""
+
+    def answer(_: bytes) -> int:
+        return int(Path(service).read_text())
+
+    return F.udf(answer, "int")
+
+
+class HoldAt:
+    """Stops the job the n-th time that a point is reached, until the driver is killed.
+
+    Points on executors are in other processes: there it is the first one after that many
+    transactions were opened.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._point, self._time = job.hold_at, job.hold_time
+        self._driver = os.getpid()
+        self._held = job.held
+        self._armed = Path(f"{job.checkpoint}.armed")
+        self._seen = 0
+
+    def __call__(self, point: str) -> None:
+        if os.getpid() != self._driver:
+            if point == self._point and self._armed.exists():
+                self._hold()
+            return
+        counted = "open" if self._point.startswith("produce") else self._point
+        if point == counted:
+            self._seen += 1
+            if self._seen == self._time:
+                if counted == self._point:
+                    self._hold()
+                self._armed.touch()
+
+    def _hold(self) -> None:
+        self._held.touch()
+        while Path(f"/proc/{self._driver}").exists():
+            time.sleep(0.1)
+        os._exit(1)
+
+
+def main() -> None:
+    jobs = [Job(**fields) for fields in json.loads(sys.argv[1])]
+    spark = sparkonce.session("jobs", f"local[{8 * len(jobs)}]", jobs[0].conf)
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        list(threads.map(lambda job: job.run(spark, HoldAt(job) if job.hold_at else None), jobs))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A driver killed at each point of the protocol; its successor neither loses nor repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs import Job, apart
+from oracle import committed_offset, hanging, read
+from sparkonce.local import LocalKafka
+from stream_jobs import COUNT, PARTITIONS, jobs_on
+
+POINTS = ["fence", "open", "produce:first", "produce:last", "offsets", "end", "end:answered"]
+KINDS = ["keyless", "keyed"]
+
+
+@pytest.fixture(scope="module")
+def killed(
+    _one_broker: LocalKafka, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[tuple[str, str], Job]]:
+    """Jobs whose driver was killed, each at another point of its second batch."""
+    folder = tmp_path_factory.mktemp("killed")
+    with jobs_on(_one_broker, folder) as new_job:
+        jobs = {
+            (kind, point): new_job(kind=kind, hold_at=point, hold_time=1 if point == "fence" else 2)
+            for kind in KINDS
+            for point in POINTS
+        }
+        with apart(list(jobs.values())) as process:
+            process.kill()
+        yield jobs
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_driver_killed_at(
+    spark: SparkSession, killed: dict[tuple[str, str], Job], point: str, kind: str
+) -> None:
+    job = killed[kind, point]
+    offsets = Path(job.checkpoint) / "offsets"
+    if point != "fence":
+        planned = max(int(each.name) for each in offsets.iterdir() if each.name.isdigit())
+        assert planned == 1, "it was killed in its second batch"
+    job.run(spark)
+    seen = read(job.servers, job.target)
+    assert sorted(record.value or b"" for record in seen) == [
+        f"{number:06}".encode() for number in range(COUNT)
+    ]
+    assert hanging(job.servers, job.target) == []
+    ends = [committed_offset(job.servers, job.name, job.source, p) for p in range(PARTITIONS)]
+    assert sum(ends) == COUNT

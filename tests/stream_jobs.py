@@ -1,0 +1,58 @@
+"""Jobs with topics and checkpoints of their own, which go with the test."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from jobs import Job
+from sparkonce import Producer
+from sparkonce.local import LocalKafka
+
+PARTITIONS = 4
+COUNT = 1000
+MakeJob = Callable[..., Job]
+
+
+def fill(servers: str, topic: str, first: int, count: int) -> list[bytes]:
+    """Numbered values, keyed by their last digit; answers them."""
+    numbers = range(first, first + count)
+    values = [f"{number:06}".encode() for number in numbers]
+    with Producer({"bootstrap.servers": servers}) as producer:
+        keys = [value[-1:] for value in values]
+        producer.produce_arrow(topic, pa.table({"key": keys, "value": values}))
+    return values
+
+
+@contextmanager
+def jobs_on(kafka: LocalKafka, folder: Path, **layout: Any) -> Iterator[MakeJob]:
+    """Jobs from a topic with a thousand values into one of their own."""
+    made: list[str] = []
+
+    def make(count: int = COUNT, **fields: Any) -> Job:
+        name = f"j-{uuid.uuid4().hex[:8]}"
+        topics = [f"{name}-in", f"{name}-out"]
+        for topic in topics:
+            kafka.create_topic(topic, **({"partitions": PARTITIONS} | layout))
+        made.extend(topics)
+        if count:
+            fill(kafka.bootstrap_servers, topics[0], 0, count)
+        return Job(
+            **{
+                "servers": kafka.bootstrap_servers,
+                "source": topics[0],
+                "target": topics[1],
+                "name": name,
+                "checkpoint": str(folder / name),
+            }
+            | fields
+        )
+
+    yield make
+    for topic in made:
+        kafka.delete_topic(topic)
