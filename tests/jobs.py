@@ -16,9 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sparkonce
@@ -63,7 +65,10 @@ class Job:
         return writer.start()
 
     def run(self, spark: SparkSession, observe: Callable[[str], None] | None = None) -> None:
-        self.start(spark, observe).awaitTermination()
+        own = spark.newSession()
+        for key, value in ({"spark.sql.shuffle.partitions": "2"} | self.conf).items():
+            own.conf.set(key, value)
+        self.start(own, observe).awaitTermination()
 
     def read(self, spark: SparkSession, topics: str | None = None) -> DataFrame:
         return (
@@ -88,6 +93,17 @@ class Job:
             return _counted(rows, F.lit(1)), "update"
         if self.kind == "gated":
             return _counted(rows, _asks(self.service)("value")), "update"
+        if self.kind == "windowed":
+            return _windowed(rows), "append"
+        if self.kind == "joined":
+            left, right = rows.select("value"), self.read(spark).select("value")
+            return left.join(right, "value").select("value"), "append"
+        if self.kind == "processed":
+            return _processed(rows), "update"
+        if self.kind == "routed":
+            digit = F.expr("cast(substr(cast(value as string), -1) as int)")
+            topic = F.when(digit < 5, self.target).otherwise(f"{self.target}-2")
+            return rows.select("key", "value", topic.alias("topic")), "append"
         raise ValueError(self.kind)
 
     @property
@@ -95,12 +111,21 @@ class Job:
         """Is there once the job is held."""
         return Path(f"{self.checkpoint}.held")
 
+    def release(self) -> None:
+        """Let it go on."""
+        Path(f"{self.checkpoint}.released").touch()
+
+    @property
+    def log(self) -> Path:
+        """What its process said, if it was the first of them."""
+        return Path(f"{self.checkpoint}.log")
+
 
 @contextmanager
 def apart(jobs: Sequence[Job], timeout_s: float = 110) -> Iterator[subprocess.Popen[str]]:
     """The jobs in a process of their own; inside the block, all are at their ends or held."""
     folder = Path(__file__).parent
-    log = Path(f"{jobs[0].checkpoint}.log")
+    log = jobs[0].log
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, __file__, json.dumps([asdict(job) for job in jobs])],
@@ -127,17 +152,48 @@ def _counted(rows: DataFrame, amount: object) -> DataFrame:
     return sums.select("key", F.col("sum").cast("string").alias("value"))
 
 
+def _windowed(rows: DataFrame) -> DataFrame:
+    """The value is a time in seconds; windows of a hundred, told once they are complete."""
+    timed = rows.select(F.timestamp_seconds(F.col("value").cast("string").cast("int")).alias("at"))
+    counts = timed.withWatermark("at", "50 seconds").groupBy(F.window("at", "100 seconds")).count()
+    start = F.unix_seconds("window.start").cast("string")
+    return counts.select(start.alias("key"), F.col("count").cast("string").alias("value"))
+
+
+class _Sums(StatefulProcessor):
+    """Arbitrary state: how many values a key has had."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._sum = handle.getValueState("sum", "sum long")
+
+    def handleInputRows(  # noqa: N802
+        self, key: tuple[Any, ...], rows: Iterator[Row], timer_values: Any
+    ) -> Iterator[Row]:
+        before = self._sum.get()
+        total = (before[0] if before else 0) + sum(1 for _ in rows)
+        self._sum.update((total,))
+        yield Row(key=key[0], value=str(total))
+
+    def close(self) -> None:
+        pass
+
+
+def _processed(rows: DataFrame) -> DataFrame:
+    by_key = rows.select(F.col("key").cast("string").alias("key"), "value").groupBy("key")
+    return by_key.transformWithState(_Sums(), "key string, value string", "Update", "none")
+
+
 def _asks(service: str) -> Callable[..., object]:
     """An outside service: it answers whatever stands in its file at that moment."""
 
-    def answer(_: bytes) -> int:
+    def answer(value):  # type: ignore[no-untyped-def]  # hints would choose the kind of UDF
         return int(Path(service).read_text())
 
     return F.udf(answer, "int")
 
 
 class HoldAt:
-    """Stops the job the n-th time that a point is reached, until the driver is killed.
+    """Stops the job the n-th time that a point is reached, until it is released or killed.
 
     Points on executors are in other processes: there it is the first one after that many
     transactions were opened.
@@ -148,6 +204,7 @@ class HoldAt:
         self._driver = os.getpid()
         self._held = job.held
         self._armed = Path(f"{job.checkpoint}.armed")
+        self._released = Path(f"{job.checkpoint}.released")
         self._seen = 0
 
     def __call__(self, point: str) -> None:
@@ -166,13 +223,17 @@ class HoldAt:
     def _hold(self) -> None:
         self._held.touch()
         while Path(f"/proc/{self._driver}").exists():
+            if self._released.exists():
+                return
             time.sleep(0.1)
         os._exit(1)
 
 
 def main() -> None:
     jobs = [Job(**fields) for fields in json.loads(sys.argv[1])]
-    spark = sparkonce.session("jobs", f"local[{8 * len(jobs)}]", jobs[0].conf)
+    # A job that is held on executors keeps its tasks for itself; the others share two.
+    held = sum(job.hold_at.startswith("produce") for job in jobs)
+    spark = sparkonce.session("jobs", f"local[{2 + 4 * held}]")
     with ThreadPoolExecutor(len(jobs)) as threads:
         list(threads.map(lambda job: job.run(spark, HoldAt(job) if job.hold_at else None), jobs))
     spark.stop()

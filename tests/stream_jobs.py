@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
+import sparkonce
 from jobs import Job
 from sparkonce import Producer
 from sparkonce.local import LocalKafka
+from sparkonce.stream.report import BatchReport
+from sparkonce.stream.task import Observer
 
 PARTITIONS = 4
 COUNT = 1000
+EXPECTED = [f"{number:06}".encode() for number in range(COUNT)]
 MakeJob = Callable[..., Job]
 
 
@@ -56,3 +61,42 @@ def jobs_on(kafka: LocalKafka, folder: Path, **layout: Any) -> Iterator[MakeJob]
     yield make
     for topic in made:
         kafka.delete_topic(topic)
+
+
+class Reports:
+    """Remembers what was told of every batch."""
+
+    def __init__(self) -> None:
+        self.all: list[BatchReport] = []
+
+    def on_batch(self, report: BatchReport) -> None:
+        self.all.append(report)
+
+
+def write(
+    job: Job,
+    frame: DataFrame,
+    *,
+    mode: str = "append",
+    observe: Observer | None = None,
+    **options: Any,
+) -> list[BatchReport]:
+    """Write a frame of one's own as the job would; option topic="" for rows that name theirs."""
+    reports = Reports()
+    writer = (
+        sparkonce.write_stream(frame)
+        .format("kafka")
+        .outputMode(mode)
+        .option("kafka.bootstrap.servers", job.servers)
+        .option("kafka.transactional.id", job.name)
+        .option("checkpointLocation", job.checkpoint)
+        .trigger(availableNow=True)
+        .listener(reports)
+    )
+    for name, value in ({"topic": job.target} | options).items():
+        if value != "":
+            writer.option(name, value)
+    if observe is not None:
+        writer.observe(observe)
+    writer.start().awaitTermination()
+    return reports.all

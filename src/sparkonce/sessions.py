@@ -153,7 +153,11 @@ def _fill_in(name: str, given: Mapping[str, str], launched: Mapping[str, str]) -
     told["spark.jars"] = ",".join(dict.fromkeys(jar for jar in jars if jar))
     if "PYSPARK_PYTHON" in os.environ:
         told.setdefault("spark.pyspark.python", os.environ["PYSPARK_PYTHON"])
-    return {**_DEFAULTS, **_one_machine(told["spark.master"]), **told}
+    settings = {**_DEFAULTS, **_one_machine(told["spark.master"]), **told}
+    if settings.get("spark.pyspark.python") == sys.executable:
+        # Executors that run this Python have this package too.
+        settings.setdefault("spark.python.daemon.module", "sparkonce.stream.daemon")
+    return settings
 
 
 def _require_connector(what: str) -> None:

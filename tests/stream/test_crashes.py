@@ -16,6 +16,8 @@ from stream_jobs import COUNT, PARTITIONS, jobs_on
 POINTS = ["fence", "open", "produce:first", "produce:last", "offsets", "end", "end:answered"]
 KINDS = ["keyless", "keyed"]
 
+pytestmark = pytest.mark.timeout(300)
+
 
 @pytest.fixture(scope="module")
 def killed(

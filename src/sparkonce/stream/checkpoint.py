@@ -12,13 +12,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlparse
 
 from pyspark.sql import SparkSession
 
 from sparkonce.stream.ledger import LedgerError, Offsets
 
 _VERSION_LINE = "v1"
+_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class CheckpointFolder:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
+        self._spark = spark
         self._files: _Files = _files(spark, location)
 
     def read(self) -> Checkpoint:
@@ -60,7 +61,7 @@ class CheckpointFolder:
                 f"{self.location}/offsets/{batch} is missing: the checkpoint was changed while "
                 "the query ran; give each query a checkpointLocation of its own"
             )
-        version, metadata, *sources = text.splitlines()
+        version, metadata, *sources = text.split("\n")
         if version != _VERSION_LINE:
             raise LedgerError(
                 f"{self.location}/offsets/{batch} is of version {version}, known is "
@@ -73,15 +74,20 @@ class CheckpointFolder:
         one: never too late, only later."""
         former = self._files.read(f"commits/{batch - 1}") if batch else None
         fields = json.loads(former.splitlines()[1]) if former else {}
-        if fields.get("stateUniqueIds"):
+        if fields.get("stateUniqueIds") or self._will_have_state_ids():
             raise LedgerError(
-                f"batch {batch} was written and not committed by Spark, and its state has ids "
-                "that only Spark knows (spark.sql.streaming.stateStore.checkpointFormatVersion=2): "
-                "set that to 1 for pipelines that must be exactly once"
+                f"batch {batch} of {self.location} was written and not committed by Spark, and its "
+                f"state has ids that only Spark knows ({_STATE_FORMAT}=2). Set that to 1 for "
+                "pipelines that must be exactly once; this one can go on from the ledger, "
+                "with an empty checkpointLocation and lostState=empty"
             )
         watermark_ms = self.planned(batch).watermark_ms
         commit = json.dumps(fields | {"nextBatchWatermarkMs": watermark_ms}, separators=(",", ":"))
         self._files.write(f"commits/{batch}", f"{_VERSION_LINE}\n{commit}")
+
+    def _will_have_state_ids(self) -> bool:
+        """For the first batch, which has no former commit to tell by."""
+        return self._spark.conf.get(_STATE_FORMAT) != "1" and bool(self._files.numbers("state"))
 
     def start_from(self, source: int, offsets: Offsets) -> None:
         """Where a Kafka source of a new checkpoint begins, whatever its startingOffsets are."""
@@ -103,15 +109,14 @@ class _Files(Protocol):
 
 
 def _files(spark: SparkSession, location: str) -> _Files:
-    url = urlparse(location)
-    if url.scheme == "file" or (not url.scheme and _is_local(spark)):
-        return _LocalFiles(Path(unquote(url.path)))
+    """Where Spark will look: Hadoop says what a location means, relative ones and odd ones too."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    system = path.getFileSystem(spark._jsc.hadoopConfiguration())
+    url = system.makeQualified(path).toUri()
+    if url.getScheme() == "file":
+        return _LocalFiles(Path(url.getPath()))
     return _HadoopFiles(spark, location)
-
-
-def _is_local(spark: SparkSession) -> bool:
-    default = spark._jsc.hadoopConfiguration().get("fs.defaultFS") or "file:///"
-    return bool(default.startswith("file:"))
 
 
 class _LocalFiles:
@@ -120,7 +125,7 @@ class _LocalFiles:
 
     def read(self, name: str) -> str | None:
         try:
-            return (self._folder / name).read_text()
+            return (self._folder / name).read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
 
@@ -137,7 +142,7 @@ class _LocalFiles:
         # A checksum of an earlier file of this name would make Hadoop refuse the new one.
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
         draft = path.with_name(f".{path.name}.draft")
-        with draft.open("w") as file:
+        with draft.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -177,5 +182,7 @@ class _HadoopFiles:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
+        # Hadoop's rename does not replace a file; a start that is tried again writes it anew.
+        self._system.delete(path, False)
         if not self._system.rename(draft, path):
             raise LedgerError(f"{path} could not be written: look at the file system's log")

@@ -24,7 +24,11 @@ from typing import Any
 from sparkonce.errors import SparkonceError
 
 _TIMEOUT_S = 60.0
+_POLL_S = 0.05
+"""How long a closing desk lets one wait."""
+_TROUBLE_S = 2.0
 _TROUBLE_CHARS_MAX = 20_000
+_LINE_BYTES_MAX = 1024 * 1024
 
 
 class SecondAttempt(SparkonceError):
@@ -44,8 +48,9 @@ class Desk:
     """One for each pipeline, in the driver; `close` it with the pipeline."""
 
     def __init__(self, host: str, bind: str, port: int = 0) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._attempt = 0
+        self._writing = 0
         self._taken: dict[int, str] = {}
         self._trouble: list[str] = []
         desk = self
@@ -57,7 +62,7 @@ class Desk:
         self._server = _Server((bind, port), Line)
         self.place = Place(host, self._server.server_address[1], secrets.token_hex(16))
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="sparkonce-desk", daemon=True
+            target=self._server.serve_forever, args=[_POLL_S], name="sparkonce-desk", daemon=True
         )
         self._thread.start()
 
@@ -67,12 +72,17 @@ class Desk:
             self._attempt += 1
             self._taken.clear()
             self._trouble.clear()
+            self._writing = 0
             return self._attempt
 
     @property
     def trouble(self) -> str | None:
-        """What went wrong first in this attempt, as the task told it."""
+        """What went wrong first in this attempt, as the task told it.
+
+        Spark may know of a failure before the line of the task has broken: that is waited for.
+        """
         with self._lock:
+            self._lock.wait_for(lambda: bool(self._trouble) or not self._writing, _TROUBLE_S)
             return self._trouble[0] if self._trouble else None
 
     def close(self) -> None:
@@ -81,7 +91,7 @@ class Desk:
 
     def _serve(self, lines: Any, answers: Any) -> None:
         asked = _read(lines)
-        if asked is None or not secrets.compare_digest(str(asked.get("secret")), self.place.secret):
+        if asked is None or not _is_same(str(asked.get("secret")), self.place.secret):
             return
         attempt, task, who = int(asked["attempt"]), int(asked["task"]), str(asked["who"])
         refusal = self._take(attempt, task, who)
@@ -93,10 +103,12 @@ class Desk:
         except OSError:
             told = None
         trouble = f"task {task} ({who}) died while it wrote" if told is None else told["trouble"]
-        if trouble:
-            with self._lock:
-                if attempt == self._attempt:
+        with self._lock:
+            if attempt == self._attempt:
+                self._writing -= 1
+                if trouble:
                     self._trouble.append(trouble)
+                self._lock.notify_all()
 
     def _take(self, attempt: int, task: int, who: str) -> str | None:
         with self._lock:
@@ -105,6 +117,7 @@ class Desk:
             if task in self._taken:
                 return f"task {task} was begun by {self._taken[task]} in the same transaction"
             self._taken[task] = who
+            self._writing += 1
             return None
 
 
@@ -147,5 +160,16 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _read(lines: Any) -> dict[str, Any] | None:
-    line = lines.readline()
-    return json.loads(line) if line.endswith(b"\n") else None
+    """None where the line was closed, or where a stranger speaks."""
+    line = lines.readline(_LINE_BYTES_MAX)
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _is_same(told: str, secret: str) -> bool:
+    return secrets.compare_digest(told.encode(errors="replace"), secret.encode())

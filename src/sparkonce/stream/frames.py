@@ -41,7 +41,8 @@ def guarded(function: Callable[..., Any], returns: DataType | str) -> Callable[.
 
         parse = sparkonce.guarded(parse_payment, "string")
         rows = (payments.withColumn("parsed", parse("value"))
-                .select("key", "parsed.result".alias("value"), "parsed.error".alias("dead_letter")))
+                .select("key", col("parsed.result").alias("value"),
+                        col("parsed.error").alias("dead_letter")))
     """
     result = _parse_datatype_string(returns) if isinstance(returns, str) else returns
 
@@ -57,7 +58,7 @@ def guarded(function: Callable[..., Any], returns: DataType | str) -> Callable[.
 
 
 def deduplicate(frame: DataFrame, keys: list[str], horizon: str, event_time: str) -> DataFrame:
-    """Keep the first row of each key, for streams that others write at least once.
+    """Keep one row of each key, in a stream the first, for streams that others write at least once.
 
     A repeat is recognised for at least as long as `horizon` (an interval, "10 minutes") of
     `event_time`; the memory for keys older than that is given back. In a batch, all are seen.

@@ -7,6 +7,7 @@ guarantees records are written outside, and the transaction holds the ledger alo
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -34,6 +35,7 @@ from sparkonce.stream.steps import Written
 from sparkonce.stream.task import ENCODED, FIGURES, Direct, Encode, Observer, Order, Send
 
 _DECISIONS_MAX = 5
+_log = logging.getLogger("sparkonce.stream")
 _NO_IDENTITY = ProducerIdentity(None, -1, -1)
 
 
@@ -79,13 +81,12 @@ class KafkaSink:
         return source_offsets(entry, groups)
 
     def sign(self, entry: Entry) -> None:
-        group_id = self._settings.group
-        committed = self._producer.committed_offsets(group_id)
-        sources = source_offsets(entry, [committed]) if groups_needed(entry) == 1 else None
+        sources = self.sources_at(entry)
         if sources is None:
-            return
+            return  # too many to keep: the first batch signs
+        carrier = min(self._producer.committed_offsets(self._settings.group))
         with self._producer.transaction():
-            for group, offsets in to_commit(group_id, entry, sources, min(committed)).items():
+            for group, offsets in to_commit(self._settings.group, entry, sources, carrier).items():
                 self._producer.send_offsets_to_transaction(offsets, group)
 
     def holder(self) -> Entry | None:
@@ -117,6 +118,8 @@ class KafkaSink:
             encoded = frame.mapInArrow(Encode(order), ENCODED)
             together = encoded.repartitionById(layout.writers, "writer")
             written = together.mapInArrow(Send(order), FIGURES)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("%s, as %s", layout, written._jdf.queryExecution().executedPlan().toString())
         rows = written.collect()
         if self._in_transaction:
             try:

@@ -26,6 +26,7 @@ class Apart:
     """Tasks write what they have, each to partitions of its own."""
 
     tasks: int
+    """0: as many as there will be."""
     shares: int
     """Into how many parts the partitions are divided for rows without a key; 1: not at all."""
 
@@ -49,14 +50,20 @@ def layout_of(
     cores: int,
 ) -> Layout:
     """`partition_count` is the target's, where it is one topic that is known beforehand."""
-    tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+    plan = frame._jdf.queryExecution().executedPlan()
+    tasks: int | None = None
+    if plan.nodeName() == "AdaptiveSparkPlan":
+        # It settles on its tasks while it runs, and it is to run only once.
+        plan = plan.initialPlan()
+    else:
+        tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
     names = {name.lower(): name for name in columns}
-    if tasks <= 1:
+    if tasks is not None and tasks <= 1:
         return Apart(tasks, 1)
     if "partition" in names:
-        if keeps_partition or _lies_by(frame, names["partition"]):
-            return Apart(tasks, 1)
-    elif "key" not in names and partition_count is not None:
+        if keeps_partition or _lies_by(plan, names["partition"]):
+            return Apart(tasks or 0, 1)
+    elif "key" not in names and partition_count is not None and tasks is not None:
         # More tasks than partitions: neighbours are joined, which moves nothing.
         shares = min(tasks, partition_count)
         return Apart(shares, shares)
@@ -74,9 +81,8 @@ def check_apart(written: Iterable[tuple[int, str, int]]) -> None:
             )
 
 
-def _lies_by(frame: DataFrame, column: str) -> bool:
+def _lies_by(plan: Any, column: str) -> bool:
     """Whether Spark has all rows with the same value of the column in one task."""
-    plan = frame._jdf.queryExecution().executedPlan()
     partitioning = plan.outputPartitioning()
     if partitioning.getClass().getSimpleName() not in (
         "HashPartitioning",

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from sparkonce.errors import SparkonceError
+from sparkonce.guarantees import Guarantee
 from sparkonce.produce import OffsetAndMetadata
 
 Partition = tuple[str, int]
@@ -22,6 +23,8 @@ Offsets = dict[str, dict[str, int]]
 _LAYOUT = 1
 _METADATA_BYTES_MAX = 3500
 """Brokers take 4096 by default (offset.metadata.max.bytes)."""
+_CHECKPOINT_CHARS_MAX = 200
+"""Of a location that is too long to keep: its end, which tells it from others."""
 
 
 class LedgerError(SparkonceError):
@@ -43,6 +46,12 @@ class Entry:
     checkpoint: str
     sources: tuple[str | tuple[str, ...], ...] | None
     """For each source its topics, or where it isn't Kafka its offset; None if too long to keep."""
+
+    @property
+    def came_first(self) -> bool:
+        """Whether it was recorded before the data, which may then be missing, state and all:
+        Spark runs the batch again for the sake of its state, and nothing of it is written."""
+        return self.guarantee == Guarantee.AT_MOST_ONCE.value
 
     def __str__(self) -> str:
         return f"batch {self.batch} by process {self.pid} on {self.host}, {self.checkpoint}"
@@ -117,10 +126,13 @@ def groups_needed(entry: Entry) -> int:
 
 
 def _packed(entry: Entry) -> str:
-    note = json.dumps({"sparkonce": _LAYOUT, **asdict(entry)}, separators=(",", ":"))
-    if len(note.encode()) > _METADATA_BYTES_MAX and entry.sources is not None:
-        return _packed(replace(entry, sources=None))
-    return note
+    """Where it is too long, what is only shown goes first, then what a lost checkpoint needs."""
+    shorter = replace(entry, checkpoint=entry.checkpoint[-_CHECKPOINT_CHARS_MAX:])
+    notes = [
+        json.dumps({"sparkonce": _LAYOUT, **asdict(each)}, separators=(",", ":"))
+        for each in (entry, shorter, replace(shorter, sources=None))
+    ]
+    return next((note for note in notes if len(note) <= _METADATA_BYTES_MAX), notes[-1])
 
 
 def _unpacked(note: str) -> Entry | None:

@@ -68,7 +68,7 @@ class Pipeline:
 
     def _pass_over(self, frame: DataFrame, entry: Entry) -> None:
         """A batch that the ledger has: run for the sake of its state, nothing is written."""
-        if self._guarantee is not Guarantee.AT_MOST_ONCE:
+        if self._last is None or not self._last.came_first:
             raise LedgerError(
                 f"Spark runs batch {entry.batch} of {self._folder.location} again, and the ledger "
                 f"of {self._name!r} has {self._last}: the checkpoint was changed while the query "

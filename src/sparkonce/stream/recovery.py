@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkonce.guarantees import Guarantee
 from sparkonce.stream.checkpoint import Checkpoint
 from sparkonce.stream.ledger import Entry, LedgerError
 
@@ -39,7 +38,6 @@ def next_step(
     *,
     pipeline: str,
     location: str,
-    guarantee: Guarantee,
     ledger_lost: str,
 ) -> Step:
     if checkpoint.planned is None:
@@ -61,9 +59,7 @@ def next_step(
             "checkpointLocation, and the pipeline goes on from the ledger"
         )
     undecided = checkpoint.committed is None or checkpoint.committed < checkpoint.planned
-    # Under at_most_once the entry comes before the data: Spark runs the batch again for the
-    # sake of its state, and nothing of it is written (see `pipeline`).
-    if undecided and entry.batch == checkpoint.planned and guarantee is not Guarantee.AT_MOST_ONCE:
+    if undecided and entry.batch == checkpoint.planned and not entry.came_first:
         return FinishCommit(entry.batch)
     return GoOn()
 
@@ -71,7 +67,8 @@ def next_step(
 def _new_checkpoint(entry: Entry | None, checkpoint: Checkpoint, location: str) -> Step:
     if entry is None:
         return GoOn()
-    if entry.query == checkpoint.query:
+    # A batch below zero: it was about to start from the ledger, and died before its first batch.
+    if entry.query == checkpoint.query and entry.batch >= 0:
         raise LedgerError(
             f"{location} has lost its offsets, and the ledger has {entry} of the same query: "
             "remove what is left of the checkpoint, and the pipeline goes on from the ledger"

@@ -14,10 +14,8 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    IntegerType,
-    LongType,
+    IntegralType,
     NullType,
-    ShortType,
     StringType,
     StructType,
 )
@@ -46,7 +44,13 @@ _OWN = {
         "runId",
     )
 }
-_OF_OWNER = frozenset({"transactional.id", "transaction.timeout.ms"})
+_OWN_IN_KAFKA = {"guarantee": "guarantee", "dead.letter.topic": "deadLetterTopic"}
+"""The producer's names of options that have one here."""
+_OF_RECORDS = frozenset(
+    {"acks", "enable.idempotence", "max.in.flight.requests.per.connection", "retries"}
+)
+"""How records are sent: what a weaker guarantee leaves open, and a transactional id does not."""
+_PORT_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class StreamSettings:
         promise = Guarantee(guarantee)
         if promise is not Guarantee.EXACTLY_ONCE:
             # The driver's own producer only keeps the ledger; how records are sent isn't its.
-            owner = {name: value for name, value in owner.items() if name in _LEDGER_ONLY}
+            owner = {name: value for name, value in owner.items() if name not in _OF_RECORDS}
             _parse({**kafka, "guarantee": guarantee})
         _parse(owner)
         return cls(
@@ -101,34 +105,22 @@ class StreamSettings:
             owner=owner,
             writers=kafka,
             dead_letter_topic=dead_letters,
-            attempts_max=_number("batchAttempts", own, 3, at_least=1),
+            attempts_max=_number("batchAttempts", own, default=3, low=1),
             ledger_lost=_one_of("ledgerLost", own, ["fail", "replay", "skip"], "fail"),
             lost_state=_one_of("lostState", own, ["fail", "empty"], "fail"),
             driver_host=own.get("driverHost"),
-            driver_port=_number("driverPort", own, 0, at_least=0),
+            driver_port=_number("driverPort", own, default=0, low=0, high=_PORT_MAX),
             run_id=own.get("runId"),
         )
-
-
-_LEDGER_ONLY = frozenset(
-    {
-        "bootstrap.servers",
-        "client.id",
-        "max.block.ms",
-        "metadata.max.age.ms",
-        "request.timeout.ms",
-        "delivery.timeout.ms",
-        "retry.backoff.ms",
-        "retry.backoff.max.ms",
-        *_OF_OWNER,
-    }
-)
 
 
 def check_schema(schema: StructType, topic: str | None) -> list[str]:
     """The columns to write; refuses a DataFrame that has no place in Kafka."""
     by_name = {name.lower(): name for name in schema.names}
     found = [name for name in COLUMNS if name in by_name]
+    for name in found:
+        if sum(each.lower() == name for each in schema.names) > 1:
+            raise ConfigError(f"there are several columns {name!r}: drop or rename all but one")
     if "value" not in found:
         raise ConfigError(
             f"the DataFrame has no column 'value' (it has {', '.join(schema.names)}): a Kafka "
@@ -168,13 +160,22 @@ def _fits(name: str, kind: DataType) -> bool:
     if name in ("topic", "dead_letter"):
         return isinstance(kind, StringType)
     if name == "partition":
-        return isinstance(kind, ShortType | IntegerType | LongType)
+        return isinstance(kind, IntegralType)
     if name == "source":
-        return isinstance(kind, StructType) and kind.names == ["topic", "partition", "offset"]
+        return _is_struct(kind, _SOURCE)
+    return isinstance(kind, ArrayType) and _is_struct(kind.elementType, _HEADER)
+
+
+_Kinds = Mapping[str, type[DataType] | tuple[type[DataType], ...]]
+_SOURCE: _Kinds = {"topic": StringType, "partition": IntegralType, "offset": IntegralType}
+_HEADER: _Kinds = {"key": StringType, "value": (StringType, BinaryType)}
+
+
+def _is_struct(kind: DataType, fields: _Kinds) -> bool:
     return (
-        isinstance(kind, ArrayType)
-        and isinstance(kind.elementType, StructType)
-        and kind.elementType.names == ["key", "value"]
+        isinstance(kind, StructType)
+        and kind.names == list(fields)
+        and all(isinstance(kind[name].dataType, each) for name, each in fields.items())
     )
 
 
@@ -183,8 +184,14 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     own: dict[str, str] = {}
     kafka: dict[str, str] = {}
     for name, value in options.items():
+        if not value:
+            # From a variable that is not set, say: a runId of nothing would be every run's.
+            raise ConfigError(f"{name} is empty: give it a value, or leave it out")
         if name.lower().startswith(_KAFKA):
-            kafka[name[len(_KAFKA) :].lower()] = value
+            given = name[len(_KAFKA) :].lower()
+            if given in _OWN_IN_KAFKA:
+                raise ConfigError(f"{name} is the option {_OWN_IN_KAFKA[given]} here: use that")
+            kafka[given] = value
         elif name.lower() in _OWN:
             own[_OWN[name.lower()]] = value
         else:
@@ -213,8 +220,11 @@ def _one_of(name: str, own: Mapping[str, str], allowed: list[str], default: str)
     return value
 
 
-def _number(name: str, own: Mapping[str, str], default: int, *, at_least: int) -> int:
+def _number(
+    name: str, own: Mapping[str, str], *, default: int, low: int, high: int | None = None
+) -> int:
     text = own.get(name, str(default))
-    if not text.isdigit() or int(text) < at_least:
-        raise ConfigError(f"{name}={text!r}: it must be a whole number, {at_least} or more")
+    if not text.isdecimal() or int(text) < low or (high is not None and int(text) > high):
+        allowed = f"{low} or more" if high is None else f"{low} to {high}"
+        raise ConfigError(f"{name}={text!r}: it must be a whole number, {allowed}")
     return int(text)

@@ -13,6 +13,7 @@ _STATEFUL = frozenset(
         "Aggregate",
         "Deduplicate",
         "DeduplicateWithinWatermark",
+        "Distinct",
         "FlatMapGroupsInPandasWithState",
         "FlatMapGroupsWithState",
         "GlobalLimit",
@@ -21,6 +22,9 @@ _STATEFUL = frozenset(
         "TransformWithStateInPySpark",
     }
 )
+
+_ROWS_STAY = frozenset({"EventTimeWatermark", "Filter", "Project", "SubqueryAlias", "View"})
+"""Steps that leave every row in its task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,9 @@ class Reading:
     sources: tuple[Source, ...]
     is_stateful: bool
     keeps_partition: bool
-    """Whether the column `partition` is the one of the only source, a single Kafka topic."""
+    """Whether all rows with the same `partition` are in one task: it is the column of the only
+    source, a single Kafka topic, and rows are where they were read; or they were repartitioned
+    by it."""
 
 
 def reading_of(frame: DataFrame) -> Reading:
@@ -55,7 +61,8 @@ def reading_of(frame: DataFrame) -> Reading:
     leaves = [node for node in _nodes(plan) if node.nodeName().startswith("StreamingRelation")]
     sources = tuple(_source(leaf) for leaf in leaves)
     stateful = any(_keeps_state(node) for node in _nodes(plan))
-    return Reading(sources, stateful, _keeps_partition(plan, leaves, sources))
+    keeps_partition = _keeps_partition(plan, leaves, sources) or _was_repartitioned(plan)
+    return Reading(sources, stateful, keeps_partition)
 
 
 def _nodes(plan: Any) -> Iterator[Any]:
@@ -89,8 +96,25 @@ def _keeps_partition(plan: Any, leaves: list[Any], sources: tuple[Source, ...]) 
         options
     ):
         return False
+    if any(node.nodeName() not in _ROWS_STAY for node in _nodes(plan) if node.children().size()):
+        return False
     kept = _attribute(plan, "partition")
     return kept is not None and kept == _attribute(leaves[0], "partition")
+
+
+def _was_repartitioned(plan: Any) -> bool:
+    """By the column `partition` and nothing else, and not moved since."""
+    wanted = _attribute(plan, "partition")
+    while plan.nodeName() in _ROWS_STAY and plan.children().size() == 1:
+        plan = plan.children().apply(0)
+    if wanted is None or plan.nodeName() != "RepartitionByExpression":
+        return False
+    by = plan.partitionExpressions()
+    return (
+        by.size() == 1
+        and by.apply(0).nodeName() == "AttributeReference"
+        and (int(by.apply(0).exprId().id()) == wanted)
+    )
 
 
 def _attribute(plan: Any, name: str) -> int | None:

@@ -11,7 +11,8 @@ import threading
 from contextlib import suppress
 from typing import Any, Self
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -56,7 +57,8 @@ class Options:
 
     def option(self, key: str, value: Any) -> Self:
         self._options = {k: v for k, v in self._options.items() if k.lower() != key.lower()}
-        self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        if value is not None:
+            self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
     def options(self, **options: Any) -> Self:
@@ -111,6 +113,8 @@ class StreamWriter(Options):
         frame, spark = self._frame, self._frame.sparkSession
         if not frame.isStreaming:
             raise ConfigError("this DataFrame is not a stream: use sparkonce.write(df) for it")
+        given = {key.lower(): value for key, value in self._options.items()}
+        self._name = self._name or given.get("queryname")
         settings = StreamSettings.parse(self._options, self._name)
         columns = check_schema(frame.schema, settings.topic)
         reading = reading_of(frame)
@@ -204,7 +208,7 @@ def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | Non
         if shown:
             shown.start()
         # How it ended is told by the query itself, to whoever waits for it.
-        with suppress(Py4JJavaError):
+        with suppress(PySparkException, Py4JError):
             query._jsq.awaitTermination()
         if shown:
             shown.stop()

@@ -1,0 +1,95 @@
+"""An attempt that fails is aborted and the batch is run again under a new epoch; never mixed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from oracle import hanging, read, values
+from stream_jobs import COUNT, EXPECTED, MakeJob, write
+
+
+class Once:
+    """Does something at a point, the first time it is reached in any process."""
+
+    def __init__(self, point: str, marker: Path, act: Callable[[], Any]) -> None:
+        self._point, self._marker, self._act = point, marker, act
+
+    def __call__(self, point: str) -> None:
+        if point == self._point:
+            try:
+                self._marker.touch(exist_ok=False)
+            except FileExistsError:
+                return
+            self._act()
+
+
+def fail() -> None:
+    raise RuntimeError("the disk of this executor is on fire")
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", ["keyless", "keyed", "counting"])
+@pytest.mark.parametrize("act", [fail, die])
+def test_a_task_that_fails_in_mid_batch_costs_an_attempt_and_nothing_else(
+    spark: SparkSession, new_job: MakeJob, tmp_path: Path, kind: str, act: Callable[[], Any]
+) -> None:
+    job = new_job(kind=kind)
+    frame, mode = job.frame(spark)
+    once = Once("produce:first", tmp_path / "failed", act)
+    reports = write(job, frame, mode=mode, observe=once)
+    assert [report.attempts for report in reports] == [2, 1, 1]
+    epochs = [report.epoch for report in reports]
+    assert epochs == sorted(set(epochs)) and epochs[0] > 0, "the second attempt has its own epoch"
+    if kind == "counting":
+        last = {record.key: record.value for record in read(job.servers, job.target)}
+        assert set(last.values()) == {str(COUNT // 10).encode()}
+        assert len(read(job.servers, job.target)) == 30
+    else:
+        assert sorted(values(job.servers, job.target)) == EXPECTED
+    assert hanging(job.servers, job.target) == []
+
+
+def test_a_batch_that_fails_again_and_again_fails_with_the_first_cause(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    job = new_job()
+
+    def always(point: str) -> None:
+        if point == "produce:last":
+            fail()
+
+    with pytest.raises(Exception, match=r"failed 2 times \(batchAttempts=2\)") as failed:
+        write(job, job.frame(spark)[0], observe=always, batchAttempts=2)
+    assert "the disk of this executor is on fire" in str(failed.value)
+    assert values(job.servers, job.target) == []
+    assert hanging(job.servers, job.target) == []
+    job.run(spark)
+    assert sorted(values(job.servers, job.target)) == EXPECTED
+
+
+def test_rows_that_do_not_lie_as_the_plan_said_take_the_exchange(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    """Hash-partitioned by `partition`, but half of the rows have none and go by their key."""
+    job = new_job()
+    rows = job.read(spark).select(
+        F.expr("substr(cast(value as string), -1)").alias("key"),
+        "value",
+        F.expr("case when cast(cast(value as string) as int) % 2 = 0 then partition end").alias(
+            "partition"
+        ),
+    )
+    reports = write(job, rows.repartition(3, "partition"))
+    assert [report.attempts for report in reports] == [2, 1, 1]
+    assert sorted(values(job.servers, job.target)) == EXPECTED

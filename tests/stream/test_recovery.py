@@ -1,0 +1,157 @@
+"""Ledger and checkpoint side by side: what is done, and what is refused with both named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sparkonce.guarantees import Guarantee
+from sparkonce.stream.checkpoint import Checkpoint
+from sparkonce.stream.ledger import Entry, LedgerError
+from sparkonce.stream.recovery import FinishCommit, GoOn, StartFromLedger, Step, next_step
+
+OURS, OTHER = "query-a", "query-b"
+RECORDED_AFTER_DATA = [each for each in Guarantee if each is not Guarantee.AT_MOST_ONCE]
+
+
+def ledger(batch: int, query: str = OURS) -> Entry:
+    return Entry(
+        query=query,
+        batch=batch,
+        number=7,
+        guarantee="exactly_once",
+        host="worker-7",
+        pid=4711,
+        checkpoint="/former",
+        sources=None,
+    )
+
+
+def step(
+    entry: Entry | None,
+    checkpoint: Checkpoint,
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
+    ledger_lost: str = "fail",
+) -> Step:
+    return next_step(
+        entry and replace(entry, guarantee=guarantee.value),
+        checkpoint,
+        pipeline="payments",
+        location="/here",
+        ledger_lost=ledger_lost,
+    )
+
+
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+@pytest.mark.parametrize(
+    ("entry", "checkpoint", "expected"),
+    [
+        pytest.param(None, Checkpoint(None, None, None), GoOn(), id="all new"),
+        pytest.param(None, Checkpoint(OURS, None, None), GoOn(), id="named, nothing planned"),
+        pytest.param(None, Checkpoint(OURS, 0, None), GoOn(), id="died in its first batch"),
+        pytest.param(None, Checkpoint(OURS, 5, 5), GoOn(), id="another sink finished batch 5"),
+        pytest.param(ledger(5), Checkpoint(OURS, 5, 5), GoOn(), id="all finished"),
+        pytest.param(ledger(4), Checkpoint(OURS, 5, 4), GoOn(), id="batch 5 not decided"),
+        pytest.param(ledger(2), Checkpoint(OURS, 5, 4), GoOn(), id="empty batches left out"),
+        pytest.param(ledger(2), Checkpoint(OURS, 5, 5), GoOn(), id="the last ones were empty"),
+        pytest.param(
+            ledger(-1), Checkpoint(OURS, 0, None), GoOn(), id="from the ledger, died in 0"
+        ),
+        pytest.param(ledger(5), Checkpoint(None, None, None), StartFromLedger(), id="lost"),
+        pytest.param(ledger(5, OTHER), Checkpoint(OURS, None, None), StartFromLedger(), id="moved"),
+        pytest.param(
+            ledger(-1),
+            Checkpoint(OURS, None, None),
+            StartFromLedger(),
+            id="died between signing the ledger and planning its first batch",
+        ),
+    ],
+)
+def test_what_is_done_under_every_guarantee(
+    entry: Entry | None, checkpoint: Checkpoint, expected: Step, guarantee: Guarantee
+) -> None:
+    assert step(entry, checkpoint, guarantee) == expected
+
+
+@pytest.mark.parametrize("checkpoint", [Checkpoint(OURS, 5, 4), Checkpoint(OURS, 5, None)])
+@pytest.mark.parametrize("guarantee", RECORDED_AFTER_DATA)
+def test_a_batch_that_was_decided_is_finished(guarantee: Guarantee, checkpoint: Checkpoint) -> None:
+    assert step(ledger(5), checkpoint, guarantee) == FinishCommit(5)
+
+
+def test_the_very_first_batch_is_finished_too() -> None:
+    assert step(ledger(0), Checkpoint(OURS, 0, None)) == FinishCommit(0)
+
+
+def test_at_most_once_lets_spark_run_it_again_for_its_state() -> None:
+    assert step(ledger(5), Checkpoint(OURS, 5, 4), Guarantee.AT_MOST_ONCE) == GoOn()
+
+
+@pytest.mark.parametrize("committed", [4, None])
+def test_a_ledger_that_is_gone_is_asked_about(committed: int | None) -> None:
+    checkpoint = Checkpoint(OURS, 5, committed)
+    assert step(None, checkpoint, ledger_lost="replay") == GoOn()
+    assert step(None, checkpoint, ledger_lost="skip") == FinishCommit(5)
+    with pytest.raises(LedgerError) as refused:
+        step(None, checkpoint)
+    said = str(refused.value)
+    for words in ("batch 5", "/here", "'payments'", "offsets.retention.minutes", "ledgerLost"):
+        assert words in said
+
+
+@pytest.mark.parametrize("ledger_lost", ["fail", "replay", "skip"])
+def test_nothing_is_asked_where_nothing_is_open(ledger_lost: str) -> None:
+    assert step(None, Checkpoint(OURS, 5, 5), ledger_lost=ledger_lost) == GoOn()
+    assert step(ledger(4), Checkpoint(OURS, 5, 4), ledger_lost=ledger_lost) == GoOn()
+    assert step(ledger(5), Checkpoint(OURS, 5, 4), ledger_lost=ledger_lost) == FinishCommit(5)
+
+
+@pytest.mark.parametrize("ledger_lost", ["fail", "replay", "skip"])
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+@pytest.mark.parametrize(
+    ("entry", "checkpoint", "words"),
+    [
+        pytest.param(
+            ledger(5, OTHER),
+            Checkpoint(OURS, 5, 4),
+            ["'payments'", "/former", OTHER, "/here", OURS, "transactional.id", "empty checkpoint"],
+            id="another query's checkpoint",
+        ),
+        pytest.param(
+            ledger(5),
+            Checkpoint(None, 5, 4),
+            ["'payments'", OURS, "/here", "None"],
+            id="a checkpoint without a name",
+        ),
+        pytest.param(
+            ledger(6),
+            Checkpoint(OURS, 5, 4),
+            ["/here is older", "planned batch 5", "'payments'", "batch 6", "/former", "Restore"],
+            id="a checkpoint from a backup",
+        ),
+        pytest.param(
+            ledger(6),
+            Checkpoint(OURS, 5, 5),
+            ["/here is older", "planned batch 5", "batch 6"],
+            id="a whole one from a backup",
+        ),
+        pytest.param(
+            ledger(5),
+            Checkpoint(OURS, None, None),
+            ["/here has lost its offsets", "batch 5", "/former", "remove what is left"],
+            id="offsets deleted",
+        ),
+    ],
+)
+def test_what_is_refused_names_both_sides(
+    entry: Entry,
+    checkpoint: Checkpoint,
+    words: list[str],
+    guarantee: Guarantee,
+    ledger_lost: str,
+) -> None:
+    with pytest.raises(LedgerError) as refused:
+        step(entry, checkpoint, guarantee, ledger_lost)
+    for word in [*words, "process 4711 on worker-7"]:
+        assert word in str(refused.value)
