@@ -38,6 +38,9 @@ class Job:
     per_batch: int = 400
     options: dict[str, str] = field(default_factory=dict)
     conf: dict[str, str] = field(default_factory=dict)
+    context: dict[str, str] = field(default_factory=dict)
+    """Settings of the whole application, as the first of the jobs has them."""
+    master: str = ""
     service: str = ""
     """A file that plays an outside service: what it says may change between attempts."""
     hold_at: str = ""
@@ -221,7 +224,9 @@ class HoldAt:
                 self._armed.touch()
 
     def _hold(self) -> None:
-        self._held.touch()
+        draft = self._held.with_suffix(f".{os.getpid()}")
+        draft.write_text(str(_executor()))
+        draft.rename(self._held)
         while Path(f"/proc/{self._driver}").exists():
             if self._released.exists():
                 return
@@ -229,11 +234,19 @@ class HoldAt:
         os._exit(1)
 
 
+def _executor() -> int:
+    """The JVM that this Python worker belongs to: parent of the daemon that forked it."""
+    daemon = os.getppid()
+    stat = Path(f"/proc/{daemon}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
+
+
 def main() -> None:
     jobs = [Job(**fields) for fields in json.loads(sys.argv[1])]
     # A job that is held on executors keeps its tasks for itself; the others share two.
     held = sum(job.hold_at.startswith("produce") for job in jobs)
-    spark = sparkonce.session("jobs", f"local[{2 + 4 * held}]")
+    master = jobs[0].master or f"local[{2 + 4 * held}]"
+    spark = sparkonce.session("jobs", master, jobs[0].context)
     with ThreadPoolExecutor(len(jobs)) as threads:
         list(threads.map(lambda job: job.run(spark, HoldAt(job) if job.hold_at else None), jobs))
     spark.stop()

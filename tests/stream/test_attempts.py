@@ -86,9 +86,9 @@ def test_rows_that_do_not_lie_as_the_plan_said_take_the_exchange(
     rows = job.read(spark).select(
         F.expr("substr(cast(value as string), -1)").alias("key"),
         "value",
-        F.expr("case when cast(cast(value as string) as int) % 2 = 0 then partition end").alias(
-            "partition"
-        ),
+        F.expr(
+            "case when cast(cast(value as string) as int) div 10 % 2 = 0 then partition end"
+        ).alias("partition"),
     )
     reports = write(job, rows.repartition(3, "partition"))
     assert [report.attempts for report in reports] == [2, 1, 1]

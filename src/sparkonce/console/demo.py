@@ -1,4 +1,4 @@
-"""`sparkonce demo`: exactly once, seen with one's own eyes, beside the same without it.
+"""`sparkonce demo`: exactly once, seen with one's own eyes, beside the same job without it.
 
 The face of two trials: what is happening while they run, then one table and a verdict.
 """
@@ -6,47 +6,54 @@ The face of two trials: what is happening while they run, then one table and a v
 from __future__ import annotations
 
 import random
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from sparkonce.console.payments import Payments
 from sparkonce.console.trial import (
+    NAMES,
     Outcome,
-    Step,
-    Written,
-    try_transactions,
-    try_without_idempotence,
+    Stage,
+    complaints,
+    draw_deaths,
+    try_spark,
+    try_sparkonce,
 )
 from sparkonce.local import LocalKafka
-from sparkonce.local.jars import broker_jars
+from sparkonce.local.jars import broker_jars, connector_jars
 
-_PLAIN_STEPS = 5
 _INTERRUPTED = 130
+_PLAIN_EVERY_S = 5.0
 
 
 def demo(
     headless: Annotated[
         bool, typer.Option("--headless", help="Plain lines, no terminal control, for logs and CI.")
     ] = False,
-    records: Annotated[int, typer.Option(min=1000, help="How many records.")] = 100_000,
+    records: Annotated[int, typer.Option(min=1000, help="How many payments.")] = 10_000,
     seed: Annotated[
-        int | None, typer.Option(help="Where the faults strike; the same seed, the same plan.")
+        int | None,
+        typer.Option(help="Draws the payments, and the batches in which drivers are killed."),
     ] = None,
 ) -> None:
-    """Write records in transactions while connections are cut, and count what arrived.
+    """Kill a Spark job's driver twice, and count what its output has lost and repeated.
 
-    A real Kafka is started on this machine, with a proxy in front of it that cuts connections in
-    mid-frame and loses answers. Another client then reads everything back. The same records are
-    written once more with idempotence off: there the same cuts make duplicates.
+    A real Kafka is started on this machine, and payments are written into it. A Spark job keeps a
+    running balance for each account and writes it back to Kafka, through sparkonce. Its driver is
+    killed with SIGKILL at two moments that hurt, and started again. Another client then reads the
+    balances and compares them with those of a run without failures. Then the same job runs with
+    Spark's own Kafka sink, which repeats some.
 
-    Ends with 0 if nothing was lost, duplicated or reordered, else with 1.
+    Ends with 0 if sparkonce lost, repeated or reordered nothing, else with 1.
     """
     console = Console(force_terminal=False if headless else None, highlight=False)
     chosen = random.SystemRandom().randrange(2**32) if seed is None else seed
@@ -60,100 +67,81 @@ def demo(
 
 
 def _run(console: Console, records: int, seed: int) -> bool:
-    console.print(f"Seed {seed}; the same faults again: sparkonce demo --seed {seed}")
-    broker_jars()  # here, because its progress bar and the spinner below can't share the screen
-    kafka = LocalKafka()
-    with console.status("Starting Kafka ..."):
-        kafka.start()
-    console.print("Kafka is up; a proxy in front of it cuts connections.")
-    try:
-        start_s = time.monotonic()
-        with _progress(console, "exactly once", records) as step:
-            protected = try_transactions(kafka, records, seed, step)
-        with _progress(console, "idempotence off", records) as step:
-            control = try_without_idempotence(kafka, records, seed, step)
-        took_s = time.monotonic() - start_s
-    finally:
-        kafka.stop()
-    console.print(_table(records, protected, control))
-    found = complaints(records, protected, control)
+    started_s = time.monotonic()
+    console.print(f"Seed {seed}; the same again: sparkonce demo --seed {seed}")
+    # Here, because their progress bar and the spinner below can't share the screen.
+    broker_jars()
+    connector_jars()
+    payments = Payments.draw(seed, records)
+    due = sum(1 for _ in payments.due())
+    with (
+        tempfile.TemporaryDirectory(prefix="sparkonce-demo-") as folder,
+        _spoken(console) as now,
+    ):
+        now("starting Kafka")
+        with LocalKafka() as kafka:
+            payments.write(kafka)
+            console.print(f"Kafka is up, with {records:,} payments that make {due:,} balances.")
+            stage = Stage(
+                kafka=kafka,
+                folder=Path(folder),
+                payments=payments,
+                batches_to_die_in=draw_deaths(seed),
+                now=now,
+                event=lambda line: console.print(escape(line), soft_wrap=True),
+            )
+            ours = try_sparkonce(stage)
+            theirs = try_spark(stage)
+    console.print(_table(records, due, ours, theirs))
+    found = complaints(due, records, ours, theirs)
     for complaint in found:
         console.print(f"[bold red]Failed:[/] {escape(complaint)}", soft_wrap=True)
     if not found:
         console.print(
-            f"[bold green]Exactly once:[/] lost 0, duplicated 0, reordered 0 of {records:,} "
-            f"records, through {protected.cuts} cut connections ({took_s:.0f} s).",
+            f"[bold green]Exactly once:[/] sparkonce lost 0, repeated 0, reordered 0 of {due:,} "
+            f"balances, its driver killed {ours.kills} times; Spark's own sink repeated "
+            f"{theirs.tally.repeated:,} ({time.monotonic() - started_s:.0f} s).",
             soft_wrap=True,
         )
     return not found
 
 
-def complaints(records: int, protected: Outcome, control: Outcome) -> list[str]:
-    """Every reason why this run doesn't show what it should; none if it does."""
-    found = []
-    count = protected.tally
-    if not count.is_exact:
-        found.append(
-            f"lost {count.lost}, duplicated {count.duplicated}, reordered {count.reordered}, "
-            f"never written {count.foreign} of {records:,} records: the promise was broken"
-        )
-    if protected.progress != records:
-        found.append(f"the source offset is {protected.progress}, it should be {records}")
-    for fault in protected.never_fired + control.never_fired:
-        found.append(f"{fault!r} never happened, so this run proves nothing: take more records")
-    if not control.tally.duplicated:
-        found.append("nothing was duplicated with idempotence off: the faults were too weak")
-    return found
-
-
 @contextmanager
-def _progress(console: Console, what: str, total: int) -> Iterator[Step]:
-    """A bar on a terminal, a line now and then elsewhere."""
-    if not console.is_terminal:
-        lines_said = 0
-
-        def say(written: Written, cuts: int) -> None:
-            nonlocal lines_said
-            due = written.records * _PLAIN_STEPS // total
-            if due > lines_said:
-                lines_said = due
-                line = f"{what}: {written.records:,} of {total:,}; {_note(written, cuts)}"
-                console.print(line, soft_wrap=True)
-
-        yield say
+def _spoken(console: Console) -> Iterator[Callable[[str], None]]:
+    """A line that changes on a terminal, a new one every few seconds elsewhere."""
+    if console.is_terminal:
+        with console.status("...") as status:
+            yield lambda line: status.update(escape(line))
         return
-    columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=console) as bar:
-        task = bar.add_task(what, total=total, note="")
-        yield lambda written, cuts: bar.update(
-            task, completed=written.records, note=_note(written, cuts)
-        )
+    said_s = -_PLAIN_EVERY_S
+
+    def say(line: str) -> None:
+        nonlocal said_s
+        if time.monotonic() - said_s >= _PLAIN_EVERY_S:
+            said_s = time.monotonic()
+            console.print(f"... {escape(line)}", soft_wrap=True)
+
+    yield say
 
 
-def _note(written: Written, cuts: int) -> str:
-    note = f"{cuts} connections cut"
-    if written.committed:
-        note += f", {written.committed} transactions committed, {written.aborted} aborted"
-    return note
-
-
-def _table(records: int, protected: Outcome, control: Outcome) -> Table:
+def _table(records: int, due: int, ours: Outcome, theirs: Outcome) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("")
-    for name in ("exactly once", "idempotence off"):
+    for name in NAMES.values():
         table.add_column(name, justify="right")
 
-    def row(what: str, left: int, right: int | None, style: str = "") -> None:
-        table.add_row(what, f"{left:,}", "-" if right is None else f"{right:,}", style=style)
+    def row(what: str, left: int, right: int, style: str = "") -> None:
+        table.add_row(what, f"{left:,}", f"{right:,}", style=style)
 
-    ours, theirs = protected.tally, control.tally
-    row("records written", records, records)
-    row("records read", ours.read, theirs.read)
-    row("lost", ours.lost, theirs.lost, "bold")
-    row("duplicated", ours.duplicated, theirs.duplicated, "bold")
-    row("reordered", ours.reordered, theirs.reordered, "bold")
-    row("connections cut", protected.cuts, control.cuts)
-    row("transactions committed", protected.written.committed, None)
-    row("transactions aborted", protected.written.aborted, None)
-    row("source offset committed", protected.progress, None)
+    left, right = ours.tally, theirs.tally
+    row("payments in", records, records)
+    row("payments in the last balances", left.counted, right.counted)
+    row("balances due", due, due)
+    row("balances read", left.read, right.read)
+    row("lost", left.lost, right.lost, "bold")
+    row("repeated", left.repeated, right.repeated, "bold")
+    row("reordered", left.reordered, right.reordered, "bold")
+    row("wrong", left.wrong, right.wrong, "bold")
+    row("driver killed (-9)", ours.kills, theirs.kills)
+    row("driver started", ours.starts, theirs.starts)
     return table

@@ -1,46 +1,49 @@
-"""What became of numbered records: the demo's count, pure.
-
-Record number n is written to partition n modulo PARTITIONS, and numbers grow, so every loss,
-repeat and change of order shows.
-"""
+"""What became of the balances that were due: the demo's count, pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-PARTITIONS = 4
+from sparkonce.console.payments import Balance
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What became of numbered records."""
-
     read: int
     lost: int
-    duplicated: int
+    """Due, and never read."""
+    repeated: int
+    """Read before."""
     reordered: int
-    foreign: int
-    """Read, though nobody wrote them there."""
+    """Behind a later balance of the same account."""
+    wrong: int
+    """Not due: payments are missing in it, or are in it twice."""
+    counted: int
+    """Payments that are in the last balance of their account."""
 
     @property
     def is_exact(self) -> bool:
-        return not (self.lost or self.duplicated or self.reordered or self.foreign)
+        return not (self.lost or self.repeated or self.reordered or self.wrong)
 
 
-def tally(records: int, seen: Iterable[tuple[int, int]]) -> Tally:
-    """Compare (partition, number) pairs, in the order read, with the numbers below `records`."""
-    met: set[int] = set()
-    largest: dict[int, int] = {}
-    read = duplicated = reordered = foreign = 0
-    for partition, number in seen:
+def tally(due: Iterable[Balance], seen: Iterable[Balance]) -> Tally:
+    """Compare balances, in the order read, with those of a run without failures."""
+    expected = set(due)
+    met: set[Balance] = set()
+    latest: dict[str, int] = {}
+    last: dict[str, int] = {}
+    read = repeated = reordered = wrong = 0
+    for balance in seen:
         read += 1
-        if not 0 <= number < records or number % PARTITIONS != partition:
-            foreign += 1
-        elif number in met:
-            duplicated += 1
+        last[balance.account] = balance.count
+        if balance not in expected:
+            wrong += 1
+        elif balance in met:
+            repeated += 1
         else:
-            met.add(number)
-            reordered += number < largest.get(partition, -1)
-            largest[partition] = max(number, largest.get(partition, -1))
-    return Tally(read, records - len(met), duplicated, reordered, foreign)
+            met.add(balance)
+            reordered += balance.count < latest.get(balance.account, 0)
+            latest[balance.account] = max(balance.count, latest.get(balance.account, 0))
+    lost = len(expected) - len(met)
+    return Tally(read, lost, repeated, reordered, wrong, counted=sum(last.values()))

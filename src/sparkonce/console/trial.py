@@ -1,48 +1,36 @@
-"""A trial: known records through a network that is being cut, and what another client finds.
+"""A trial: one job from its first batch to its last, its driver killed twice on the way.
 
-Below `demo`, which shows it. The writer goes through a FaultProxy, the reader around it.
-
-The reader is kafka-python's KafkaConsumer. It has nothing in common with our producer but the
-schemas of Kafka's messages, it is installed with this package, and it reads to a known offset.
-Kafka's own console consumer is further from us still, but it only stops after a silence, and a
-silence proves nothing.
+Below `demo`, which shows it. `try_sparkonce` and `try_spark` differ in the sink, and in how the
+moment to kill is met: our sink tells where it is, Spark's own is watched from outside.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-import pyarrow as pa
-from kafka import KafkaConsumer, TopicPartition
-
-from sparkonce.console.tally import PARTITIONS, Tally, tally
-from sparkonce.errors import AbortableError, SparkonceError
+from sparkonce.console.driver import SPARK, SPARKONCE, Checkpoint, Driver, Run
+from sparkonce.console.outputs import Ends, read_balances
+from sparkonce.console.payments import BATCHES, TOPIC, Payments
+from sparkonce.console.tally import Tally, tally
+from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka
-from sparkonce.produce import Producer, TransactionalProducer
-from sparkonce.verify import CutMidFrame, Fault, FaultProxy, LoseResponse
 
-TRANSACTIONS = 125
-SOURCE = "demo-source"
-GROUP = "demo-group"
-_ABORT_EVERY = 10
-_VALUE_BYTES = 100
-_NUMBER_BYTES = 12
-_READ_TIMEOUT_S = 60.0
-# Small, so that several requests are under way when a connection is cut.
-_BATCHES = {"batch.size": 8 * 1024, "max.request.size": 16 * 1024}
+PARTITIONS = 2
+_RUN_TIMEOUT_S = 300.0
+_LOOK_EVERY_S = 0.05
+_LOOK_CLOSELY_EVERY_S = 0.005
 
-
-@dataclass(slots=True)
-class Written:
-    """How far a writer has come."""
-
-    records: int = 0
-    committed: int = 0
-    aborted: int = 0
+NAMES = {SPARKONCE: "sparkonce", SPARK: "Spark's own sink"}
+MOMENTS = {
+    "end:answered": "its transaction was committed, Spark's own commit was not written yet",
+    "produce:last": "its balances were in Kafka, the transaction was still open",
+}
+OUTSIDE = "its balances were in Kafka, Spark's own commit was not written yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,169 +38,159 @@ class Outcome:
     """All there is to say about a trial."""
 
     tally: Tally
-    written: Written
-    fired: dict[Fault, int]
-    progress: int
-    """The source offset that was committed with the records."""
-
-    @property
-    def cuts(self) -> int:
-        """Each of the faults here ends in a cut connection."""
-        return sum(self.fired.values())
-
-    @property
-    def never_fired(self) -> list[Fault]:
-        return [fault for fault, times in self.fired.items() if not times]
+    kills: int
+    """At a moment that hurts; one that came too late is none."""
+    starts: int
 
 
-Step = Callable[[Written, int], None]
-"""Called after each transaction: how far the writer is, how often it was cut so far."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What both trials have in common."""
+
+    kafka: LocalKafka
+    folder: Path
+    payments: Payments
+    batches_to_die_in: tuple[int, int]
+    now: Callable[[str], None]
+    """Told what is happening, again and again."""
+    event: Callable[[str], None]
+    """Told what has happened, once."""
 
 
-def draw_cuts(seed: int, apis: Sequence[str]) -> tuple[Fault, ...]:
-    """Three kinds of cut for each of these requests, again and again, at a rhythm of its own."""
-    faults: list[Fault] = []
-    for api in apis:
-        rng = random.Random(f"{seed}/{api}")
-        # None of these is a multiple of another, so none always comes together with another.
-        first, second, third = rng.sample(range(11, 21), 3)
-        nth = rng.randint(1, 7)
-        faults += [
-            CutMidFrame(api, direction="request", nth=nth, every=first, times=None),
-            CutMidFrame(api, direction="response", nth=nth + 1, every=second, times=None),
-            LoseResponse(api, nth=nth + 2, every=third, times=None),
-        ]
-    return tuple(faults)
+Watch = Callable[[Driver, Checkpoint], float]
+"""Looks at a driver that runs, may kill it, and says after how many seconds to look again."""
 
 
-def try_transactions(kafka: LocalKafka, records: int, seed: int, step: Step) -> Outcome:
-    """Exactly once: transactions, some of them aborted on purpose, source offsets inside."""
-    kafka.create_topic(SOURCE)
-    faults = draw_cuts(seed, ("Produce", "EndTxn", "TxnOffsetCommit"))
-    return _try(kafka, "demo-exactly-once", faults, _write_transactions, records, seed, step)
+def draw_deaths(seed: int) -> tuple[int, int]:
+    """The batches to die in: neither the first nor the last, and not the same."""
+    first, second = sorted(random.Random(f"{seed}/deaths").sample(range(1, BATCHES - 1), 2))
+    return first, second
 
 
-def try_without_idempotence(kafka: LocalKafka, records: int, seed: int, step: Step) -> Outcome:
-    """The control: the same records, the same cuts of Produce, sent again until acknowledged."""
-    faults = draw_cuts(seed, ("Produce",))
-    return _try(kafka, "demo-at-least-once", faults, _write_plain, records, seed, step)
+def try_sparkonce(stage: Stage) -> Outcome:
+    trial = _Trial(stage, SPARKONCE)
+    for batch, (point, moment) in zip(stage.batches_to_die_in, MOMENTS.items(), strict=True):
+        trial.run(moment, die_at=point, die_in=batch)
+    trial.run()
+    return trial.outcome()
 
 
-def _try(
-    kafka: LocalKafka,
-    topic: str,
-    faults: tuple[Fault, ...],
-    write: Callable[[str, str, int, Callable[[Written], None]], Written],
-    records: int,
-    seed: int,
-    step: Step,
-) -> Outcome:
-    kafka.create_topic(topic, partitions=PARTITIONS)
-    with FaultProxy(kafka.bootstrap_servers, faults=faults, seed=seed) as proxy:
+def try_spark(stage: Stage) -> Outcome:
+    trial = _Trial(stage, SPARK)
+    with closing(Ends(stage.kafka.bootstrap_servers, trial.topic, PARTITIONS)) as ends:
+        # On a busy machine a kill may come too late to count; then there is another.
+        while not trial.is_done and trial.kills < len(stage.batches_to_die_in):
+            batch = stage.batches_to_die_in[trial.kills]
+            trial.run(OUTSIDE, Ambush(ends.total, batch))
+    if not trial.is_done:
+        trial.run()
+    return trial.outcome()
 
-        def count() -> dict[Fault, int]:
-            return {fault: proxy.fired(fault) for fault in faults}
 
-        written = write(
-            proxy.bootstrap_servers,
-            topic,
-            records,
-            lambda so_far: step(so_far, sum(count().values())),
+class Ambush:
+    """Kills a driver between a batch's first record in Kafka and its commit in the checkpoint.
+
+    All records of a batch are acknowledged before it is committed, and the next is planned behind
+    that: what the topic grows by while a batch is planned and not committed is of that batch.
+    """
+
+    def __init__(self, ends: Callable[[], int], first_batch: int) -> None:
+        self._ends = ends
+        self._first_batch = first_batch
+        self._before: dict[int, int] = {}
+
+    def __call__(self, driver: Driver, checkpoint: Checkpoint) -> float:
+        batch = checkpoint.planned
+        if batch + 1 < self._first_batch:
+            return _LOOK_EVERY_S
+        if batch >= self._first_batch and not checkpoint.is_committed(batch):
+            end = self._ends()
+            before = self._before.setdefault(batch, end)
+            if end > before and not checkpoint.is_committed(batch):
+                driver.kill()
+        return _LOOK_CLOSELY_EVERY_S
+
+
+class _Trial:
+    def __init__(self, stage: Stage, sink: str) -> None:
+        self.topic = f"balances-{sink}"
+        self.kills = 0
+        self.is_done = False
+        self._stage = stage
+        self._name = NAMES[sink]
+        self._checkpoint = Checkpoint(stage.folder / sink)
+        self._starts = 0
+        scratch = stage.folder / "scratch"
+        scratch.mkdir(exist_ok=True)
+        stage.kafka.create_topic(self.topic, partitions=PARTITIONS)
+        self._run = Run(
+            sink=sink,
+            servers=stage.kafka.bootstrap_servers,
+            source=TOPIC,
+            target=self.topic,
+            checkpoint=str(self._checkpoint.folder),
+            scratch=str(scratch),
+            per_batch=stage.payments.per_batch,
         )
-        fired = count()
-    seen, progress = read_back(kafka.bootstrap_servers, topic)
-    return Outcome(tally(records, seen), written, fired, progress)
 
+    def run(
+        self, moment: str = "", watch: Watch | None = None, *, die_at: str = "", die_in: int = 0
+    ) -> None:
+        """Start a driver, and return when it has come to the end, or to its end."""
+        self._starts += 1
+        who = f"{self._name}, driver {self._starts}"
+        with Driver(replace(self._run, die_at=die_at, die_in=die_in)) as driver:
+            self._wait(driver, watch, who)
+            self.is_done = not driver.was_killed
+        if self.is_done:
+            self._stage.event(f"{who}: all batches are done.")
+            return
+        batch = self._checkpoint.planned
+        if self._checkpoint.is_committed(batch):
+            self._stage.event(f"{who}: killed (-9) behind batch {batch + 1}, a moment too late.")
+            return
+        self.kills += 1
+        self._stage.event(f"{who}: killed (-9) in batch {batch + 1} of {BATCHES}, when {moment}.")
 
-def _write_transactions(
-    servers: str, topic: str, records: int, step: Callable[[Written], None]
-) -> Written:
-    done = Written()
-    settings = {"bootstrap.servers": servers, "transactional.id": topic, **_BATCHES}
-    with TransactionalProducer(settings) as producer:
-        producer.init_transactions()
-        for number, numbers in enumerate(_parts(records)):
-            if number % _ABORT_EVERY == 0:
-                # The same records: should any of them become visible, they are duplicates.
-                producer.begin_transaction()
-                producer.produce_arrow(topic, _table(numbers))
-                producer.flush()
-                producer.abort_transaction()
-                done.aborted += 1
-            _commit(producer, topic, numbers, done)
-            step(done)
-    return done
+    def outcome(self) -> Outcome:
+        self._stage.now(f"{self._name}: reading the balances back")
+        seen = read_balances(self._stage.kafka.bootstrap_servers, self.topic, PARTITIONS)
+        return Outcome(tally(self._stage.payments.due(), seen), self.kills, self._starts)
 
-
-def _commit(producer: TransactionalProducer, topic: str, numbers: range, done: Written) -> None:
-    while True:
-        try:
-            with producer.transaction():
-                producer.produce_arrow(topic, _table(numbers))
-                producer.send_offsets_to_transaction({(SOURCE, 0): numbers.stop}, GROUP)
-        except AbortableError:
-            done.aborted += 1  # it is aborted already: write the same again
-            continue
-        done.committed += 1
-        done.records += len(numbers)
-        return
-
-
-def _write_plain(
-    servers: str, topic: str, records: int, step: Callable[[Written], None]
-) -> Written:
-    done = Written()
-    settings = {"bootstrap.servers": servers, "enable.idempotence": False, **_BATCHES}
-    with Producer(settings) as producer:
-        for numbers in _parts(records):
-            producer.produce_arrow(topic, _table(numbers))
-            producer.flush()
-            done.records += len(numbers)
-            step(done)
-    return done
-
-
-def _parts(records: int) -> Iterator[range]:
-    """About TRANSACTIONS parts of the numbers, whatever their count."""
-    size = max(1, records // TRANSACTIONS)
-    for first in range(0, records, size):
-        yield range(first, min(records, first + size))
-
-
-def _table(numbers: range) -> pa.Table:
-    filler = "." * (_VALUE_BYTES - _NUMBER_BYTES)
-    return pa.table(
-        {
-            "partition": pa.array([number % PARTITIONS for number in numbers], pa.int32()),
-            "value": [f"{number:0{_NUMBER_BYTES}d}{filler}" for number in numbers],
-        }
-    )
-
-
-def read_back(servers: str, topic: str) -> tuple[list[tuple[int, int]], int]:
-    """Every visible record as (partition, number), and the group's offset in the source."""
-    partitions = [TopicPartition(topic, index) for index in range(PARTITIONS)]
-    # The ends as they are, not as far as they are stable: with a transaction left open the
-    # reader below would never get there, and says so.
-    with closing(KafkaConsumer(bootstrap_servers=servers)) as plain:
-        ends = plain.end_offsets(partitions)
-    reader = KafkaConsumer(
-        bootstrap_servers=servers,
-        group_id=GROUP,
-        isolation_level="read_committed",
-        enable_auto_commit=False,
-    )
-    with closing(reader):
-        reader.assign(partitions)
-        reader.seek_to_beginning()
-        seen: list[tuple[int, int]] = []
-        deadline_s = time.monotonic() + _READ_TIMEOUT_S
-        while any(reader.position(part) < ends[part] for part in partitions):
-            if time.monotonic() > deadline_s:
+    def _wait(self, driver: Driver, watch: Watch | None, who: str) -> None:
+        done_before = self._checkpoint.committed_count
+        started_s = time.monotonic()
+        while driver.is_running():
+            look_in_s = watch(driver, self._checkpoint) if watch else _LOOK_EVERY_S
+            took_s = time.monotonic() - started_s
+            if took_s > _RUN_TIMEOUT_S:
                 raise SparkonceError(
-                    f"{topic} could not be read to its end within {_READ_TIMEOUT_S:g} s: a "
-                    "transaction was left open in it, or this machine is very busy"
+                    f"The Spark driver did not come to its end within {_RUN_TIMEOUT_S:g} s: this "
+                    "machine is very busy, or the job hangs. Try again with less load."
                 )
-            for part, batch in reader.poll(timeout_ms=500).items():
-                seen += [(part.partition, int(each.value[:_NUMBER_BYTES])) for each in batch]
-        return seen, reader.committed(TopicPartition(SOURCE, 0)) or 0
+            done = self._checkpoint.committed_count
+            doing = "Spark starts" if done == done_before else "running"
+            self._stage.now(f"{who}: {doing}, {done} of {BATCHES} batches done ({took_s:.0f} s)")
+            time.sleep(look_in_s)
+
+
+def complaints(due: int, payments: int, ours: Outcome, theirs: Outcome) -> Sequence[str]:
+    """Every reason why this run doesn't show what it should; none if it does."""
+    found = []
+    count = ours.tally
+    if not count.is_exact:
+        found.append(
+            f"lost {count.lost}, repeated {count.repeated}, reordered {count.reordered}, wrong "
+            f"{count.wrong} of {due:,} balances: the promise was broken"
+        )
+    if count.counted != payments:
+        found.append(f"{count.counted:,} payments are in the last balances, not {payments:,}")
+    for name, outcome in zip(NAMES.values(), (ours, theirs), strict=True):
+        if outcome.kills != len(MOMENTS):
+            found.append(
+                f"the driver of {name} was killed {outcome.kills} times at the moment that "
+                f"matters, not {len(MOMENTS)}: this run proves nothing, try again with less load"
+            )
+    if not theirs.tally.repeated:
+        found.append("Spark's own sink repeated nothing: the kills came at harmless moments")
+    return found

@@ -1,0 +1,216 @@
+"""Kafka to Kafka through Spark: exactly once through sparkonce beside Spark's own sink.
+
+    scripts/bench stream [--rounds 3] [--size 1000 --size 100] [--megabytes 400]
+
+One run, one broker, one Spark session, the same records out of the same topic. Contestants: the
+same DataFrame written by Spark's own Kafka sink (at least once) and by sparkonce (exactly once), as
+it lies (`kept`: key, value and partition of the source) and with another key (`rekeyed`: every row
+goes to another partition). Each turn reads the whole topic in batches; the first ones warm up and
+are not counted. `light` is the time of a batch of a hundred records, start to end as Spark itself
+reports it. The order changes from round to round; what counts are the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.table import Table
+
+import sparkonce
+from sparkonce import Producer
+from sparkonce.local import LocalKafka
+from sparkonce.stream.report import BatchReport
+
+PARTITIONS = 8
+BATCHES = 8
+WARM_UP = 2
+LIGHT_RECORDS = 100
+LIGHT_BATCHES = 25
+KEEP_LITTLE = {
+    "segment.bytes": str(64 * 1024 * 1024),
+    "retention.bytes": str(64 * 1024 * 1024),
+    "file.delete.delay.ms": "0",
+}
+SWEEP = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
+OURS, SPARKS = "sparkonce, exactly once", "Spark's own, at least once"
+Writer = Callable[[DataFrame, str, str, str], object]
+
+
+class Reports:
+    def __init__(self) -> None:
+        self.all: list[BatchReport] = []
+
+    def on_batch(self, report: BatchReport) -> None:
+        self.all.append(report)
+
+
+def fill(servers: str, topic: str, size: int, count: int) -> None:
+    rows = 8 * 1024 * 1024 // size
+    noise = os.urandom(rows * (size - 8))
+    step = size - 8
+    with Producer({"bootstrap.servers": servers}) as producer:
+        for first in range(0, count, rows):
+            numbers = range(first, min(first + rows, count))
+            values = [
+                number.to_bytes(8, "big") + noise[at * step : (at + 1) * step]
+                for at, number in enumerate(numbers)
+            ]
+            keys = [str(number % 10_000).encode() for number in numbers]
+            producer.produce_arrow(topic, pa.table({"key": keys, "value": values}))
+
+
+def frame(spark: SparkSession, servers: str, topic: str, kind: str, per_batch: int) -> DataFrame:
+    rows = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", per_batch)
+        .load()
+    )
+    if kind == "kept":
+        return rows.select("key", "value", "partition")
+    if kind == "keyless":
+        return rows.select("value")
+    return rows.selectExpr("substring(value, 5, 4) as key", "value")
+
+
+def run(contestant: str, rows: DataFrame, servers: str, target: str) -> tuple[list, list]:
+    """Spark's own report of each batch, and ours where there is one."""
+    reports = Reports()
+    folder = tempfile.mkdtemp(prefix="sparkonce-bench-")
+    if contestant == OURS:
+        writer = (
+            sparkonce.write_stream(rows).option("kafka.transactional.id", target).listener(reports)
+        )
+    else:
+        writer = rows.writeStream.format("kafka")
+    query = (
+        writer.option("kafka.bootstrap.servers", servers)
+        .option("topic", target)
+        .option("checkpointLocation", folder)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    shutil.rmtree(folder)
+    return list(query.recentProgress), reports.all
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--size", type=int, action="append", help="bytes of a record's value")
+    parser.add_argument("--megabytes", type=int, default=400, help="in the source topic")
+    parser.add_argument("--kind", action="append", help="kept, keyless, rekeyed")
+    arguments = parser.parse_args()
+    console = Console()
+    os.environ["SPARKONCE_HISTORY"] = ""
+    spark = sparkonce.session("bench", "local[2]", {"spark.driver.memory": "4g"})
+    spark.sparkContext.setLogLevel("ERROR")
+    with LocalKafka(properties=SWEEP, heap_mb=1024) as kafka:
+        for size in arguments.size or [1000, 100]:
+            measure(console, spark, kafka, size, arguments)
+    spark.stop()
+
+
+def measure(
+    console: Console,
+    spark: SparkSession,
+    kafka: LocalKafka,
+    size: int,
+    arguments: argparse.Namespace,
+) -> None:
+    servers = kafka.bootstrap_servers
+    count = arguments.megabytes * 1_000_000 // size
+    source = f"source-{size}"
+    kafka.create_topic(source, PARTITIONS)
+    fill(servers, source, size, count)
+    speeds: dict[tuple[str, str], list[float]] = {}
+    light: dict[str, list[float]] = {}
+    steps: list[float] = []
+    turn = 0
+    for number in range(arguments.rounds):
+        for kind in arguments.kind or ["kept", "keyless", "rekeyed"]:
+            order = [OURS, SPARKS] if number % 2 == 0 else [SPARKS, OURS]
+            for contestant in order:
+                turn += 1
+                target = f"target-{size}-{turn}"
+                kafka.create_topic(target, PARTITIONS, config=KEEP_LITTLE)
+                rows = frame(spark, servers, source, kind, count // BATCHES)
+                progress, reports = run(contestant, rows, servers, target)
+                kept = progress[WARM_UP:]
+                spent_s = sum(each["durationMs"]["triggerExecution"] for each in kept) / 1000
+                records = sum(each["numInputRows"] for each in kept)
+                speeds.setdefault((kind, contestant), []).append(records / spent_s)
+                steps += [report.transaction_ms for report in reports[WARM_UP:]]
+                kafka.delete_topic(target)
+                console.print(
+                    f"{size} B, round {number + 1}, {kind}, {contestant}: "
+                    f"{records / spent_s:,.0f} records/s"
+                )
+        for contestant in [OURS, SPARKS] if number % 2 else [SPARKS, OURS]:
+            turn += 1
+            target, few = f"target-{size}-{turn}", f"few-{size}-{turn}"
+            kafka.create_topic(target, PARTITIONS)
+            kafka.create_topic(few, PARTITIONS)
+            fill(servers, few, size, LIGHT_RECORDS * LIGHT_BATCHES)
+            rows = frame(spark, servers, few, "kept", LIGHT_RECORDS)
+            progress, reports = run(contestant, rows, servers, target)
+            times = [each["durationMs"]["triggerExecution"] for each in progress[5:]]
+            light.setdefault(contestant, []).append(statistics.median(times))
+            steps += [report.transaction_ms for report in reports[5:]]
+            for topic in (target, few):
+                kafka.delete_topic(topic)
+    kafka.delete_topic(source)
+    show(console, size, speeds, light, steps)
+
+
+def show(
+    console: Console,
+    size: int,
+    speeds: dict[tuple[str, str], list[float]],
+    light: dict[str, list[float]],
+    steps: list[float],
+) -> None:
+    table = Table(title=f"records of {size} B", title_justify="left")
+    for column in ("rows", OURS, SPARKS, "ratio (median, lowest to highest)"):
+        table.add_column(column, justify="left" if column == "rows" else "right")
+    for kind in dict.fromkeys(kind for kind, _ in speeds):
+        ours, theirs = speeds[kind, OURS], speeds[kind, SPARKS]
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        table.add_row(
+            kind,
+            f"{statistics.median(ours):,.0f}/s",
+            f"{statistics.median(theirs):,.0f}/s",
+            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        )
+    ratios = [a / b for a, b in zip(light[OURS], light[SPARKS], strict=True)]
+    table.add_row(
+        f"a batch of {LIGHT_RECORDS}",
+        f"{statistics.median(light[OURS]):.0f} ms",
+        f"{statistics.median(light[SPARKS]):.0f} ms",
+        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+    )
+    console.print(table)
+    ordered = sorted(steps)
+    console.print(
+        f"transaction steps (fence, record, decide): median {statistics.median(steps):.1f} ms, "
+        f"9 of 10 below {ordered[int(len(ordered) * 0.9)]:.1f} ms"
+    )
+
+
+if __name__ == "__main__":
+    started = time.monotonic()
+    main()
+    print(f"{time.monotonic() - started:.0f} s; {Path(__file__).name}")
