@@ -5,9 +5,10 @@
 One run, one broker, one Spark session, the same records out of the same topic. Contestants: the
 same DataFrame written by Spark's own Kafka sink (at least once) and by sparkonce (exactly once), as
 it lies (`kept`: key, value and partition of the source) and with another key (`rekeyed`: every row
-goes to another partition). Each turn reads the whole topic in batches; the first ones warm up and
-are not counted. `light` is the time of a batch of a hundred records, start to end as Spark itself
-reports it. The order changes from round to round; what counts are the ratios.
+goes to another partition). Each turn reads the whole topic in batches, and its speed is that of its
+median batch, start to end as Spark itself reports it; the first turn of each contestant warms up
+and is not counted. A last line has the time of a batch of a hundred records. The order changes from
+round to round; what counts are the ratios.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def measure(
     light: dict[str, list[float]] = {}
     steps: list[float] = []
     turn = 0
-    for number in range(arguments.rounds):
+    for number in range(-1, arguments.rounds):
         for kind in arguments.kind or ["kept", "keyless", "rekeyed"]:
             order = [OURS, SPARKS] if number % 2 == 0 else [SPARKS, OURS]
             for contestant in order:
@@ -149,16 +150,16 @@ def measure(
                 kafka.create_topic(target, PARTITIONS, config=KEEP_LITTLE)
                 rows = frame(spark, servers, source, kind, count // BATCHES)
                 progress, reports = run(contestant, rows, servers, target)
-                kept = progress[WARM_UP:]
-                spent_s = sum(each["durationMs"]["triggerExecution"] for each in kept) / 1000
-                records = sum(each["numInputRows"] for each in kept)
-                speeds.setdefault((kind, contestant), []).append(records / spent_s)
-                steps += [report.transaction_ms for report in reports[WARM_UP:]]
-                kafka.delete_topic(target)
-                console.print(
-                    f"{size} B, round {number + 1}, {kind}, {contestant}: "
-                    f"{records / spent_s:,.0f} records/s"
+                speed = statistics.median(
+                    each["numInputRows"] / each["durationMs"]["triggerExecution"] * 1000
+                    for each in progress[WARM_UP:]
                 )
+                kafka.delete_topic(target)
+                note = "warm-up" if number < 0 else f"round {number + 1}"
+                console.print(f"{size} B, {note}, {kind}, {contestant}: {speed:,.0f} records/s")
+                if number >= 0:
+                    speeds.setdefault((kind, contestant), []).append(speed)
+                    steps += [report.transaction_ms for report in reports[WARM_UP:]]
         for contestant in [OURS, SPARKS] if number % 2 else [SPARKS, OURS]:
             turn += 1
             target, few = f"target-{size}-{turn}", f"few-{size}-{turn}"
@@ -167,11 +168,13 @@ def measure(
             fill(servers, few, size, LIGHT_RECORDS * LIGHT_BATCHES)
             rows = frame(spark, servers, few, "kept", LIGHT_RECORDS)
             progress, reports = run(contestant, rows, servers, target)
+            for topic in (target, few):
+                kafka.delete_topic(topic)
+            if number < 0:
+                continue
             times = [each["durationMs"]["triggerExecution"] for each in progress[5:]]
             light.setdefault(contestant, []).append(statistics.median(times))
             steps += [report.transaction_ms for report in reports[5:]]
-            for topic in (target, few):
-                kafka.delete_topic(topic)
     kafka.delete_topic(source)
     show(console, size, speeds, light, steps)
 

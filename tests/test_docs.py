@@ -9,16 +9,24 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from sparkonce.encode import Codec
+from sparkonce.encode.columns import SOURCE_FIELDS
 from sparkonce.guarantees import NEEDS, Guarantee
 from sparkonce.options import _FIELD, _READERS, ProducerOptions
+from sparkonce.produce import dead_letters
 from sparkonce.produce.states import ALLOWED, State
+from sparkonce.stream.ledger import Entry
+from sparkonce.stream.metrics import MetricsListener
+from sparkonce.stream.settings import _OWN, COLUMNS, StreamSettings
+from sparkonce.stream.steps import ORDERS, Sink
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PRODUCER = ROOT / "docs" / "producer.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
+SPARK = ROOT / "docs" / "spark.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -106,3 +114,56 @@ def test_what_a_guarantee_may_do_and_what_it_sets() -> None:
             sets[name] = dict(re.findall(r"`([\w.]+)=(\w+)`", row[1]))
     assert may == {each.value: (each.may_lose, each.may_repeat) for each in Guarantee}
     assert sets == {each.value: dict(NEEDS[each]) for each in Guarantee}
+
+
+@pytest.mark.parametrize(
+    ("page", "title"), [(GUARANTEES, "Orders of the steps"), (SPARK, "Guarantees")]
+)
+def test_a_guarantee_is_the_order_of_steps_that_is_told(page: Path, title: str) -> None:
+    told = {row[0].strip("`"): row[1].split(", ") for row in cells(section(page, title))}
+    assert told == {each.value: [step.value for step in ORDERS[each]] for each in Guarantee}
+
+
+def test_every_option_of_the_spark_sink_is_listed_with_its_default() -> None:
+    told = {row[0].strip("`"): row[1].strip("`") for row in cells(section(SPARK, "Options"))}
+    assert {name for name in told if not name.startswith("kafka.")} == set(_OWN.values())
+    plain = {"kafka.bootstrap.servers": "host:1", "kafka.transactional.id": "payments"}
+    settings = StreamSettings.parse(plain, None)
+    assert {
+        "guarantee": settings.guarantee.value,
+        "batchAttempts": str(settings.attempts_max),
+        "ledgerLost": settings.ledger_lost,
+        "lostState": settings.lost_state,
+        "driverPort": str(settings.driver_port),
+        "kafka.transaction.timeout.ms": settings.owner["transaction.timeout.ms"],
+    }.items() <= told.items()
+
+
+def test_what_the_spark_sink_writes_and_keeps_is_told() -> None:
+    assert names(section(SPARK, "Columns")) == set(COLUMNS)
+    entry = {"sparkonce"} | {field.name for field in fields(Entry)}
+    assert names(section(SPARK, "What is in a transaction")) == entry
+    metrics = CollectorRegistry()
+    MetricsListener(metrics)
+    assert {name.removesuffix("_total") for name in names(section(SPARK, "Watching it"))} == {
+        family.name for family in metrics.collect()
+    }
+
+
+def test_every_verb_of_a_sink_is_told() -> None:
+    verbs = {name for name in vars(Sink) if not name.startswith("_")}
+    assert names(section(SPARK, "Adding a sink")) == verbs
+
+
+@pytest.mark.parametrize("page", [PRODUCER, SPARK], ids=lambda page: page.name)
+def test_every_header_of_a_dead_letter_is_told(page: Path) -> None:
+    told = {name for name in names(section(page, "Dead letters")) if name.startswith("sparkonce.")}
+    single = {dead_letters.REASON, dead_letters.TOPIC}
+    lengths = {dead_letters.VALUE_BYTES, dead_letters.KEY_BYTES}
+    source = {dead_letters.SOURCE + field for field in SOURCE_FIELDS}
+    assert told == single | lengths | source
+
+
+def names(text: str) -> set[str]:
+    """What stands in backquotes in the first column of the tables in a text."""
+    return {name for row in cells(text) for name in re.findall(r"`([\w.]+)`", row[0])}

@@ -124,6 +124,22 @@ def test_what_is_missing_is_named(spark: SparkSession, kafka: LocalKafka, topic:
         made.save()
 
 
+def test_a_dead_letter_topic_smaller_than_the_tasks_are_many(
+    spark: SparkSession, kafka: LocalKafka, topic: str
+) -> None:
+    """Keyless rows lie right, their letters don't: the batch takes the exchange after all."""
+    with a_topic(kafka, partitions=1) as letters:
+        frame = spark.range(0, 1000, numPartitions=4).selectExpr(
+            "cast(id as string) value", "if(id % 100 = 7, 'odd', null) dead_letter"
+        )
+        reports = Reports()
+        writer(kafka, topic, frame, deadLetterTopic=letters).listener(reports).save()
+        assert len(values(kafka.bootstrap_servers, topic)) == 990
+        assert len(values(kafka.bootstrap_servers, letters)) == 10
+        (report,) = reports.all
+        assert (report.batch, report.query_id, report.attempts) == ("2026-11-15", "", 2)
+
+
 def test_marked_and_unfit_rows_go_to_the_dead_letters_with_their_source(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:

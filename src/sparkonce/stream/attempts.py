@@ -60,6 +60,7 @@ class Attempts:
         guarantee: Guarantee,
         attempts_max: int,
         listener: Listener,
+        run_id: str | None = None,
     ) -> None:
         self._sink = sink
         self._name = name
@@ -67,6 +68,7 @@ class Attempts:
         # What is recorded before it is written is never tried a second time.
         self._attempts_max = 1 if guarantee is Guarantee.AT_MOST_ONCE else attempts_max
         self._listener = listener
+        self._run_id = run_id
 
     def run(
         self,
@@ -154,8 +156,8 @@ class Attempts:
         self._listener.on_batch(
             BatchReport(
                 pipeline=self._name,
-                query_id=entry.query,
-                batch=str(entry.batch),
+                query_id=entry.query if self._run_id is None else "",
+                batch=self._run_id or str(entry.batch),
                 guarantee=self._guarantee.value,
                 outcome=outcome,
                 started_s=clock.started_s,

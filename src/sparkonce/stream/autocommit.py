@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from sparkonce.errors import SparkonceError
+from sparkonce.errors import FatalError, SparkonceError
 from sparkonce.produce import OffsetAndMetadata, TransactionalProducer
 from sparkonce.stream.ledger import Partition
 
@@ -26,11 +26,15 @@ class AutoCommit:
     def __init__(self, producer: TransactionalProducer) -> None:
         self._producer = producer
         self._noted: Groups | None = None
+        self._over: FatalError | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkonce-auto-commit", daemon=True)
         self._thread.start()
 
     def note(self, groups: Groups) -> None:
+        """Raises what the clock has met and can't get over: another driver took over."""
+        if self._over is not None:
+            raise self._over
         self._noted = groups
 
     def close(self) -> None:
@@ -47,5 +51,8 @@ class AutoCommit:
                     with self._producer.transaction():
                         for group, offsets in noted.items():
                             self._producer.send_offsets_to_transaction(offsets, group)
+                except FatalError as error:
+                    self._over = error
+                    return
                 except SparkonceError as error:
                     _log.warning("progress could not be noted: %s", error)

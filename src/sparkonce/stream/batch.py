@@ -18,7 +18,7 @@ from sparkonce.stream.kafka import KafkaSink
 from sparkonce.stream.ledger import Entry
 from sparkonce.stream.progress import ProgressListener
 from sparkonce.stream.settings import StreamSettings, check_schema
-from sparkonce.stream.writer import Options, check_session
+from sparkonce.stream.writer import Options, check_classic, check_session
 
 _log = logging.getLogger("sparkonce.stream")
 
@@ -33,6 +33,7 @@ class BatchWriter(Options):
 
     def __init__(self, frame: DataFrame) -> None:
         super().__init__()
+        check_classic(frame)
         self._frame = frame
 
     def save(self) -> None:
@@ -56,6 +57,7 @@ class BatchWriter(Options):
                 guarantee=settings.guarantee,
                 attempts_max=settings.attempts_max,
                 listener=self._all_listeners(shown),
+                run_id=settings.run_id,
             )
             try:
                 entry = _entry(settings)

@@ -11,8 +11,10 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from sparkonce.encode import NoShare
 from sparkonce.errors import OutcomeUnknown
 from sparkonce.guarantees import Guarantee
 from sparkonce.produce import ProducerIdentity, TransactionalProducer
@@ -35,6 +37,7 @@ from sparkonce.stream.steps import Written
 from sparkonce.stream.task import ENCODED, FIGURES, Direct, Encode, Observer, Order, Send
 
 _DECISIONS_MAX = 5
+_SMALL_TASK_RECORDS = 2_000
 _log = logging.getLogger("sparkonce.stream")
 _NO_IDENTITY = ProducerIdentity(None, -1, -1)
 
@@ -58,6 +61,7 @@ class KafkaSink:
         self._may_lie_right = True
         self._carrier: Partition | None = (settings.topic, 0) if settings.topic else None
         self._identity = _NO_IDENTITY
+        self._last_records: int | None = None
         self._producer = TransactionalProducer(settings.owner)
         self._auto_commit = (
             AutoCommit(self._producer) if settings.guarantee is Guarantee.NONE else None
@@ -108,11 +112,12 @@ class KafkaSink:
         self._tell("open")
 
     def write(self, frame: DataFrame) -> Written:
-        frame = frame.select(*self._columns)
         layout = self._layout(frame)
         order = self._order(layout)
+        if frame.columns != self._columns:
+            frame = frame.select(*self._columns)
         if isinstance(layout, Apart):
-            tasks = frame.coalesce(layout.tasks) if layout.shares > 1 else frame
+            tasks = frame.coalesce(layout.tasks) if layout.tasks else frame
             written = tasks.mapInArrow(Direct(order), FIGURES)
         else:
             encoded = frame.mapInArrow(Encode(order), ENCODED)
@@ -120,13 +125,14 @@ class KafkaSink:
             written = together.mapInArrow(Send(order), FIGURES)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s, as %s", layout, written._jdf.queryExecution().executedPlan().toString())
-        rows = written.collect()
-        if self._in_transaction:
-            try:
+        try:
+            rows = written.collect()
+            if self._in_transaction:
                 check_apart((row.task, row.topic, row.partition) for row in rows if row.records)
-            except Overlap:
-                self._may_lie_right = False
-                raise
+        except (Overlap, PySparkException) as error:
+            if isinstance(error, Overlap) or NoShare.__name__ in (self._desk.trouble or ""):
+                self._may_lie_right = False  # from now on, rows are brought to where they belong
+            raise
         return self._sum(rows)
 
     def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None:
@@ -151,7 +157,8 @@ class KafkaSink:
         self._tell("end:answered")
 
     def abandon(self) -> None:
-        if self._producer.state in ABORTABLE:
+        # Without a promise nothing is open here: the clock's own transactions are not ours.
+        if self._auto_commit is None and self._producer.state in ABORTABLE:
             self._producer.abort_transaction()
 
     def close(self) -> None:
@@ -175,7 +182,14 @@ class KafkaSink:
             keeps_partition=self._keeps_partition,
             partition_count=count,
             cores=self._cores,
+            enough=self._enough_tasks(),
         )
+
+    def _enough_tasks(self) -> int | None:
+        """While batches are small, as the last one was, a task costs more than its records."""
+        if self._last_records is None or self._last_records > _SMALL_TASK_RECORDS * self._cores:
+            return None
+        return 1 + self._last_records // _SMALL_TASK_RECORDS
 
     def _order(self, layout: Layout) -> Order:
         guarantee = self._settings.guarantee
@@ -198,6 +212,7 @@ class KafkaSink:
             if row.records:
                 targets[row.topic] += row.records
         dead_letters = targets[self._settings.dead_letter_topic or ""]
+        self._last_records = targets.total()
         if self._carrier is None and targets:
             self._carrier = (min(targets), 0)
         return Written(

@@ -26,7 +26,7 @@ class Apart:
     """Tasks write what they have, each to partitions of its own."""
 
     tasks: int
-    """0: as many as there will be."""
+    """0: as many as there are."""
     shares: int
     """Into how many parts the partitions are divided for rows without a key; 1: not at all."""
 
@@ -48,26 +48,34 @@ def layout_of(
     keeps_partition: bool,
     partition_count: int | None,
     cores: int,
+    enough: int | None = None,
 ) -> Layout:
-    """`partition_count` is the target's, where it is one topic that is known beforehand."""
-    plan = frame._jdf.queryExecution().executedPlan()
-    tasks: int | None = None
-    if plan.nodeName() == "AdaptiveSparkPlan":
-        # It settles on its tasks while it runs, and it is to run only once.
-        plan = plan.initialPlan()
-    else:
-        tasks = int(frame._jdf.queryExecution().toRdd().getNumPartitions())
+    """`partition_count` is the target's, where it is one topic that is known beforehand.
+
+    Where rows lie right, tasks may be joined, which moves nothing: where there are more of them
+    than partitions, or than are `enough` for so little work.
+    """
+    tasks = _task_count(frame)
     names = {name.lower(): name for name in columns}
     if tasks is not None and tasks <= 1:
         return Apart(tasks, 1)
     if "partition" in names:
-        if keeps_partition or _lies_by(plan, names["partition"]):
-            return Apart(tasks or 0, 1)
+        if keeps_partition or _lies_by(frame, names["partition"]):
+            return Apart(min(tasks, enough or tasks) if tasks else 0, 1)
     elif "key" not in names and partition_count is not None and tasks is not None:
-        # More tasks than partitions: neighbours are joined, which moves nothing.
-        shares = min(tasks, partition_count)
+        shares = min(tasks, enough or tasks, partition_count)
         return Apart(shares, shares)
     return Exchange(max(1, min(cores, partition_count or cores)))
+
+
+def _task_count(frame: DataFrame) -> int | None:
+    """None for an adaptive plan: it settles on its tasks while it runs, and is to run once."""
+    execution = frame._jdf.queryExecution()
+    if execution.logical().nodeName() == "LogicalRDD":
+        return int(execution.logical().rdd().getNumPartitions())  # a micro-batch: no need to plan
+    if execution.executedPlan().nodeName() == "AdaptiveSparkPlan":
+        return None
+    return int(execution.toRdd().getNumPartitions())
 
 
 def check_apart(written: Iterable[tuple[int, str, int]]) -> None:
@@ -81,8 +89,11 @@ def check_apart(written: Iterable[tuple[int, str, int]]) -> None:
             )
 
 
-def _lies_by(plan: Any, column: str) -> bool:
+def _lies_by(frame: DataFrame, column: str) -> bool:
     """Whether Spark has all rows with the same value of the column in one task."""
+    plan = frame._jdf.queryExecution().executedPlan()
+    if plan.nodeName() == "AdaptiveSparkPlan":
+        plan = plan.initialPlan()
     partitioning = plan.outputPartitioning()
     if partitioning.getClass().getSimpleName() not in (
         "HashPartitioning",

@@ -62,7 +62,11 @@ class Pipeline:
     def _is_nothing(self, written: Written) -> bool:
         """Whether a batch is not worth a transaction. The first of a run always is: it says whose
         the ledger is now."""
-        if written.records or written.dead_letters or self._recorded_s is None:
+        if written.records or written.dead_letters:
+            return False
+        if not any(self._kafka_sources):
+            return True  # no offsets of Kafka's to show
+        if self._recorded_s is None:
             return False
         return time.monotonic() - self._recorded_s < _RECORD_EVERY_S
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sparkonce.errors import ConfigError
@@ -85,6 +86,7 @@ class StreamWriter(Options):
 
     def __init__(self, frame: DataFrame) -> None:
         super().__init__()
+        check_classic(frame)
         self._frame = frame
         self._mode: str | None = None
         self._name: str | None = None
@@ -116,6 +118,11 @@ class StreamWriter(Options):
         given = {key.lower(): value for key, value in self._options.items()}
         self._name = self._name or given.get("queryname")
         settings = StreamSettings.parse(self._options, self._name)
+        if settings.run_id is not None:
+            raise ConfigError(
+                "runId is for batch jobs, a stream is told apart by its checkpoint: leave it out, "
+                "or use sparkonce.write(df)"
+            )
         columns = check_schema(frame.schema, settings.topic)
         reading = reading_of(frame)
         check_session(spark)
@@ -178,6 +185,15 @@ class StreamWriter(Options):
         raise ConfigError(
             "checkpointLocation is missing: set .option('checkpointLocation', …), a folder that "
             "outlives the query, of its own for each"
+        )
+
+
+def check_classic(frame: DataFrame) -> None:
+    if not isinstance(frame, ClassicDataFrame):
+        raise ConfigError(
+            "this DataFrame is of Spark Connect. sparkonce runs its transactions in the driver, "
+            "and with Connect the driver is on the server: use a classic session, for example "
+            "sparkonce.session(name)"
         )
 
 
