@@ -56,7 +56,7 @@ class Job:
             .format("kafka")
             .outputMode(mode)
             .option("kafka.bootstrap.servers", self.servers)
-            .option("topic", self.target)
+            .option("topic", None if self.kind == "routed" else self.target)
             .option("kafka.transactional.id", self.name)
             .option("guarantee", self.guarantee)
             .option("checkpointLocation", self.checkpoint)

@@ -42,6 +42,8 @@ def jobs_on(kafka: LocalKafka, folder: Path, **layout: Any) -> Iterator[MakeJob]
     def make(count: int = COUNT, **fields: Any) -> Job:
         name = f"j-{uuid.uuid4().hex[:8]}"
         topics = [f"{name}-in", f"{name}-out"]
+        if fields.get("kind") == "routed":
+            topics.append(f"{name}-out-2")
         for topic in topics:
             kafka.create_topic(topic, **({"partitions": PARTITIONS} | layout))
         made.extend(topics)

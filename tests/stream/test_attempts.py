@@ -60,6 +60,47 @@ def test_a_task_that_fails_in_mid_batch_costs_an_attempt_and_nothing_else(
     assert hanging(job.servers, job.target) == []
 
 
+@pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+def test_state_is_that_of_the_attempt_that_became_visible(
+    spark: SparkSession, new_job: MakeJob, tmp_path: Path, store: str
+) -> None:
+    """The service answers 2 in the first attempt of the second batch, and 100 from then on: the
+    aborted attempt has written its state, and the next one must not build upon it."""
+    service, armed = tmp_path / "service", tmp_path / "armed"
+    service.write_text("2")
+    job = new_job(kind="gated", service=str(service))
+
+    def change_and_fail() -> None:
+        service.write_text("100")
+        fail()
+
+    once = Once("produce:last", tmp_path / "failed", change_and_fail)
+
+    def in_second_batch(point: str) -> None:
+        if point == "end:answered":
+            armed.touch()
+        elif armed.exists():
+            once(point)
+
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "2")
+    own.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        f"org.apache.spark.sql.execution.streaming.state.{store}",
+    )
+    frame, mode = job.frame(own)
+    reports = write(job, frame, mode=mode, observe=in_second_batch)
+    assert [report.attempts for report in reports] == [1, 2, 1]
+    told: dict[bytes, list[int]] = {}
+    for record in read(job.servers, job.target):
+        told.setdefault(record.key or b"", []).append(int(record.value or b""))
+    for key, (first, *later) in told.items():
+        assert first % 2 == 0 and first <= 200, key
+        added = [after - before for before, after in zip([first, *later], later, strict=False)]
+        assert all(amount % 100 == 0 for amount in added), (key, first, later)
+        assert first // 2 + sum(added) // 100 == COUNT // 10, (key, first, later)
+
+
 def test_a_batch_that_fails_again_and_again_fails_with_the_first_cause(
     spark: SparkSession, new_job: MakeJob
 ) -> None:

@@ -11,10 +11,11 @@ from pyspark.sql import SparkSession
 from jobs import Job, apart
 from oracle import committed_offset, hanging, read
 from sparkonce.local import LocalKafka
-from stream_jobs import COUNT, PARTITIONS, jobs_on
+from stream_jobs import COUNT, EXPECTED, PARTITIONS, jobs_on
 
 POINTS = ["fence", "open", "produce:first", "produce:last", "offsets", "end", "end:answered"]
 KINDS = ["keyless", "keyed"]
+ROUTED = [("routed", "produce:last"), ("routed", "end:answered")]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,8 +29,7 @@ def killed(
     with jobs_on(_one_broker, folder) as new_job:
         jobs = {
             (kind, point): new_job(kind=kind, hold_at=point, hold_time=1 if point == "fence" else 2)
-            for kind in KINDS
-            for point in POINTS
+            for kind, point in [*((k, p) for k in KINDS for p in POINTS), *ROUTED]
         }
         with apart(list(jobs.values())) as process:
             process.kill()
@@ -42,15 +42,25 @@ def test_a_driver_killed_at(
     spark: SparkSession, killed: dict[tuple[str, str], Job], point: str, kind: str
 ) -> None:
     job = killed[kind, point]
+    check_recovery(spark, job, [job.target])
+
+
+@pytest.mark.parametrize(("kind", "point"), ROUTED)
+def test_a_driver_killed_that_writes_to_two_topics(
+    spark: SparkSession, killed: dict[tuple[str, str], Job], kind: str, point: str
+) -> None:
+    job = killed[kind, point]
+    check_recovery(spark, job, [job.target, f"{job.target}-2"])
+
+
+def check_recovery(spark: SparkSession, job: Job, targets: list[str]) -> None:
     offsets = Path(job.checkpoint) / "offsets"
-    if point != "fence":
+    if job.hold_at != "fence":
         planned = max(int(each.name) for each in offsets.iterdir() if each.name.isdigit())
         assert planned == 1, "it was killed in its second batch"
     job.run(spark)
-    seen = read(job.servers, job.target)
-    assert sorted(record.value or b"" for record in seen) == [
-        f"{number:06}".encode() for number in range(COUNT)
-    ]
-    assert hanging(job.servers, job.target) == []
+    seen = [record.value or b"" for target in targets for record in read(job.servers, target)]
+    assert sorted(seen) == EXPECTED
+    assert [hanging(job.servers, target) for target in targets] == [[]] * len(targets)
     ends = [committed_offset(job.servers, job.name, job.source, p) for p in range(PARTITIONS)]
     assert sum(ends) == COUNT

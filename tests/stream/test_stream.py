@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+import sparkonce
 from jobs import Job
-from oracle import read, values
-from parts import a_topic
+from oracle import hanging, read, values
+from parts import a_producer, a_topic
 from sparkonce.local import LocalKafka
-from stream_jobs import COUNT, EXPECTED, PARTITIONS, MakeJob, fill, write
+from stream_jobs import COUNT, EXPECTED, PARTITIONS, MakeJob, fill, jobs_on, write
 
 
 def rekeyed(job: Job, spark: SparkSession) -> DataFrame:
@@ -155,9 +157,43 @@ def test_headers_and_null_values_pass_through(spark: SparkSession, new_job: Make
     assert [record.headers for record in seen] == [[("trace", b"7")]] * 2
 
 
-def test_a_stream_with_repeats_is_deduplicated(spark: SparkSession, new_job: MakeJob) -> None:
-    import sparkonce
+def test_records_of_aborted_transactions_are_not_read(
+    spark: SparkSession, new_job: MakeJob, kafka: LocalKafka
+) -> None:
+    job = new_job(count=0)
+    with a_producer(kafka) as producer:
+        for number in range(20):
+            producer.begin_transaction()
+            producer.produce(job.source, f"{number:06}")
+            if number % 2:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+    write(job, job.read(spark).select("value"))
+    kept = [f"{number:06}".encode() for number in range(0, 20, 2)]
+    assert sorted(values(job.servers, job.target)) == kept
 
+
+def test_brokers_with_the_first_version_of_transactions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As clusters are that were upgraded from before 4.0; with an attempt that fails."""
+    with LocalKafka(transaction_version=1) as older, jobs_on(older, tmp_path) as new_job:
+        job = new_job(kind="keyed")
+        marker = str(tmp_path / "failed")
+
+        def fail_once(point: str) -> None:
+            if point == "produce:last" and not Path(marker).exists():
+                Path(marker).touch()
+                raise RuntimeError("a first attempt")
+
+        reports = write(job, job.frame(spark)[0], observe=fail_once)
+        assert [report.attempts for report in reports] == [2, 1, 1]
+        assert sorted(values(job.servers, job.target)) == EXPECTED
+        assert hanging(job.servers, job.target) == []
+
+
+def test_a_stream_with_repeats_is_deduplicated(spark: SparkSession, new_job: MakeJob) -> None:
     job = new_job()
     fill(job.servers, job.source, 0, COUNT)
     rows = sparkonce.deduplicate(
