@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import time
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,6 +24,73 @@ from sparkonce.errors import (
 from sparkonce.local import LocalKafka
 from sparkonce.produce import State
 from sparkonce.verify import DelayResponse, FaultProxy
+
+
+def test_a_joined_producer_goes_on_in_the_next_transaction(
+    cluster: LocalKafka, topic: str, open_producer: Any
+) -> None:
+    owner = open_producer()
+    settings = {"bootstrap.servers": cluster.bootstrap_servers}
+    owner.begin_transaction()
+    with TransactionalProducer.join(settings, owner.identity) as joined:
+        for number in range(4):
+            joined.rejoin(owner.identity)
+            joined.produce(topic, f"{number}", partition=0)
+            joined.flush()
+            if number % 2:
+                owner.abort_transaction()
+            else:
+                owner.commit_transaction()
+            owner.begin_transaction()
+    owner.abort_transaction()
+    assert values(cluster.bootstrap_servers, topic) == [b"0", b"2"]
+
+
+def test_an_aborted_transaction_that_was_shared_never_shares_its_epoch_with_the_next(
+    cluster: LocalKafka, topic: str, open_producer: Any
+) -> None:
+    """Somebody who joined it may be slow to write, and must not get into the next one."""
+    owner = open_producer()
+    owner.begin_transaction()
+    settings = {"bootstrap.servers": cluster.bootstrap_servers}
+    with TransactionalProducer.join(settings, owner.identity) as slow:
+        owner.abort_transaction()
+        owner.begin_transaction()
+        owner.produce(topic, "next", partition=0)
+        owner.flush()
+        with pytest.raises(BrokerError):
+            slow.produce(topic, "late", partition=1)
+            slow.flush()
+        owner.commit_transaction()
+        slow.abandon()
+    assert values(cluster.bootstrap_servers, topic) == [b"next"]
+
+
+def test_a_turn_goes_on_from_where_another_process_ended(
+    cluster: LocalKafka, topic: str, open_producer: Any
+) -> None:
+    """Two joined producers at one partition, one after the other, three times."""
+    owner = open_producer()
+    settings = {"bootstrap.servers": cluster.bootstrap_servers}
+    owner.begin_transaction()
+    written = 0
+    with (
+        TransactionalProducer.join(settings, owner.identity) as first,
+        TransactionalProducer.join(settings, owner.identity) as second,
+    ):
+        for turn in range(6):
+            writer = first if turn % 2 == 0 else second
+            rows = [f"{turn}-{number}" for number in range(5)]
+            table = pa.table({"value": rows, "partition": pa.array([0] * 5, pa.int32())})
+            told: list[object] = []
+            for batches in writer.encode_arrow(topic, table):
+                writer.produce_turn(batches, written, lambda *of, told=told: told.append(of[1]))
+                written += sum(batch.count for batch in batches)
+            writer.flush()
+            assert told == [None]
+    owner.commit_transaction()
+    expected = [f"{turn}-{number}".encode() for turn in range(6) for number in range(5)]
+    assert values(cluster.bootstrap_servers, topic) == expected
 
 
 def test_the_cluster_speaks_the_version_under_test(
@@ -251,13 +319,15 @@ def test_a_joined_writer_may_only_write(cluster: LocalKafka, topic: str, open_pr
 
 def test_an_empty_transaction_costs_nothing(cluster: LocalKafka, topic: str, open_producer) -> None:
     producer = open_producer()
+    producer.begin_transaction()
+    before = producer.identity
+    producer.commit_transaction()
     for decide in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
-        before = producer.identity
         decide()
-        producer.begin_transaction()
-        assert producer.identity == before
-        producer.abort_transaction()
+    producer.begin_transaction()
+    assert producer.identity == before
+    producer.commit_transaction()
     with producer.transaction():
         producer.produce(topic, "kept")
     assert values(cluster.bootstrap_servers, topic) == [b"kept"]

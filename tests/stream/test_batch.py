@@ -127,7 +127,7 @@ def test_what_is_missing_is_named(spark: SparkSession, kafka: LocalKafka, topic:
 def test_a_dead_letter_topic_smaller_than_the_tasks_are_many(
     spark: SparkSession, kafka: LocalKafka, topic: str
 ) -> None:
-    """Keyless rows lie right, their letters don't: the batch takes the exchange after all."""
+    """Keyless rows lie right, their letters don't: the batch is written in turns after all."""
     with a_topic(kafka, partitions=1) as letters:
         frame = spark.range(0, 1000, numPartitions=4).selectExpr(
             "cast(id as string) value", "if(id % 100 = 7, 'odd', null) dead_letter"

@@ -10,16 +10,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from sparkonce.errors import AbortableError
-from sparkonce.stream.layout import Apart, Exchange, Layout, Overlap, check_apart, layout_of
-
-CORES = 2
+from sparkonce.stream.layout import Apart, InTurns, Layout, Overlap, check_apart, layout_of
 
 
 def layout(
-    frame: DataFrame, partitions: int | None = 8, *, kept: bool = False, cores: int = CORES
+    frame: DataFrame,
+    partitions: int | None = 8,
+    *,
+    kept: bool = False,
+    enough: int | None = None,
 ) -> Layout:
     return layout_of(
-        frame, frame.columns, keeps_partition=kept, partition_count=partitions, cores=cores
+        frame, frame.columns, keeps_partition=kept, partition_count=partitions, enough=enough
     )
 
 
@@ -46,8 +48,15 @@ def test_rows_without_a_key_are_shared_among_tasks(
     assert layout(rows(spark, tasks), partitions) == expected
 
 
-def test_without_a_single_target_even_those_are_exchanged(spark: SparkSession) -> None:
-    assert layout(rows(spark, 4), None) == Exchange(CORES)
+def test_without_a_single_target_even_those_take_turns(spark: SparkSession) -> None:
+    assert layout(rows(spark, 4), None) == InTurns(4)
+
+
+def test_little_work_takes_as_many_tasks_as_are_enough(spark: SparkSession) -> None:
+    assert layout(rows(spark, 4), enough=2) == Apart(2, 2)
+    assert layout(rows(spark, 4), enough=9) == Apart(4, 4)
+    assert layout(rows(spark, 4, "partition"), kept=True, enough=2) == Apart(2, 1)
+    assert layout(rows(spark, 4, "key"), enough=2) == InTurns(2)
 
 
 def test_a_single_task_has_nobody_to_keep_apart_from(spark: SparkSession) -> None:
@@ -56,21 +65,16 @@ def test_a_single_task_has_nobody_to_keep_apart_from(spark: SparkSession) -> Non
     assert layout(rows(spark, 9, "key").coalesce(1), None) == Apart(1, 1)
 
 
-@pytest.mark.parametrize(
-    ("partitions", "cores", "writers"),
-    [(8, 2, 2), (8, 16, 8), (None, 16, 16), (1, 16, 1)],
-)
-def test_rows_with_a_key_are_exchanged(
-    spark: SparkSession, partitions: int | None, cores: int, writers: int
-) -> None:
-    assert layout(rows(spark, 4, "key"), partitions, cores=cores) == Exchange(writers)
-    shouted = rows(spark, 4, "key").withColumnRenamed("key", "KEY")
-    assert layout(shouted, partitions, cores=cores) == Exchange(writers)
+def test_rows_with_a_key_take_turns(spark: SparkSession) -> None:
+    for partitions in (8, 1, None):
+        assert layout(rows(spark, 4, "key"), partitions) == InTurns(4)
+        shouted = rows(spark, 4, "key").withColumnRenamed("key", "KEY")
+        assert layout(shouted, partitions) == InTurns(4)
 
 
 def test_rows_that_lie_by_partition_stay(spark: SparkSession) -> None:
     plain = rows(spark, 4, "partition")
-    assert layout(plain) == Exchange(CORES)
+    assert layout(plain) == InTurns(4)
     assert layout(plain, kept=True) == Apart(4, 1)
     for frame in (
         plain.repartition(3, "partition"),
@@ -90,7 +94,7 @@ def test_rows_that_lie_by_something_else_do_not(spark: SparkSession) -> None:
         plain.repartition(3, "partition").withColumn("partition", F.length("key")),
         plain.orderBy("partition"),
     ):
-        assert layout(frame) == Exchange(CORES), frame._jdf.queryExecution().toString()
+        assert layout(frame) == InTurns(0), frame._jdf.queryExecution().toString()
 
 
 def test_a_plan_is_not_run_to_be_looked_at(spark: SparkSession) -> None:
@@ -116,7 +120,7 @@ def test_a_plan_is_not_run_to_be_looked_at(spark: SparkSession) -> None:
 
 
 def test_tasks_that_are_not_known_beforehand_have_no_shares(spark: SparkSession) -> None:
-    assert layout(rows(spark, 4).repartition(3)) == Exchange(CORES)
+    assert layout(rows(spark, 4).repartition(3)) == InTurns(0)
 
 
 def test_in_a_stream_tasks_are_known_and_how_rows_lie_is_not(
@@ -134,7 +138,7 @@ def test_in_a_stream_tasks_are_known_and_how_rows_lie_is_not(
     writer = made.writeStream.foreachBatch(look)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
-    assert seen == [Apart(3, 3), Exchange(CORES), Apart(3, 1)]
+    assert seen == [Apart(3, 3), InTurns(3), Apart(3, 1)]
 
 
 def test_two_tasks_at_one_partition_are_found() -> None:

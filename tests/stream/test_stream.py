@@ -38,7 +38,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_rows_are_exchanged_only_where_they_must_be(
+def test_rows_stay_where_they_are_and_take_turns_only_where_they_must(
     spark: SparkSession, new_job: MakeJob, caplog: pytest.LogCaptureFixture, case: str
 ) -> None:
     job = new_job()
@@ -46,8 +46,8 @@ def test_rows_are_exchanged_only_where_they_must_be(
         reports = write(job, CASES[case](job, spark))
     plans = [record.getMessage() for record in caplog.records if ", as " in record.getMessage()]
     assert len(plans) == len(reports) == 3
-    exchanged = ["Exchange" in plan.split(", as ", 1)[1] for plan in plans]
-    assert exchanged == [case == "keyed"] * 3
+    assert not any("Exchange" in plan for plan in plans)
+    assert ["InTurns" in plan for plan in plans] == [case == "keyed"] * 3
     assert [report.attempts for report in reports] == [1, 1, 1]
     assert sorted(values(job.servers, job.target)) == EXPECTED
 

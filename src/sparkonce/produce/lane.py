@@ -15,7 +15,7 @@ from sparkonce.encode import EncodedBatch, seal
 from sparkonce.errors import BrokerError, FatalError
 from sparkonce.produce.identity import EPOCH_MAX, ProducerIdentity
 
-_SEQUENCES = 2**31
+SEQUENCES = 2**31
 # No answer at all; timed out while replicating; written by the leader alone.
 _LEAVES_IT_OPEN = frozenset({-1, 7, 20})
 # Brokers look for a repeat before they look at the order: out of order means not written.
@@ -39,6 +39,7 @@ class Batch:
         "order",
         "outcome",
         "sequence",
+        "starts_at",
     )
 
     def __init__(self, encoded: EncodedBatch, deadline_s: float, outcome: Outcome) -> None:
@@ -53,6 +54,8 @@ class Batch:
         self.maybe_written = False
         """An attempt had no answer, or one that leaves it open."""
         self.ended = False
+        self.starts_at: int | None = None
+        """The sequence to go on from, where others wrote to the partition meanwhile."""
 
 
 class Lane:
@@ -84,6 +87,9 @@ class Lane:
         yield from [*self._flying, *self._again, *self._waiting]
 
     def add(self, batch: Batch) -> None:
+        if batch.starts_at is not None:
+            assert self.empty, "a turn begins when the last one has ended"
+            self._next_sequence = batch.starts_at
         batch.order = self._next_order
         self._next_order += 1
         self._waiting.append(batch)
@@ -195,7 +201,7 @@ class Lane:
     def _number(self, batch: Batch) -> None:
         if self.idempotent:
             batch.sequence = self._next_sequence
-            self._next_sequence = (self._next_sequence + batch.encoded.count) % _SEQUENCES
+            self._next_sequence = (self._next_sequence + batch.encoded.count) % SEQUENCES
         batch.header = seal(
             batch.encoded,
             producer_id=self.identity.producer_id,

@@ -7,6 +7,7 @@ next transaction begins, so that a late EndTxn or Produce of the last one is ref
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,7 +30,7 @@ from sparkonce.options import ProducerOptions
 from sparkonce.produce.committed import committed_offsets
 from sparkonce.produce.coordinator import EpochRefused, OffsetAndMetadata
 from sparkonce.produce.identity import Partition, ProducerIdentity
-from sparkonce.produce.lane import Outcome
+from sparkonce.produce.lane import Batch, Outcome
 from sparkonce.produce.linger import Linger
 from sparkonce.produce.producer import Producer
 from sparkonce.produce.states import ABORTABLE, BROKEN, COMMITTABLE, NEW, Lifecycle, State
@@ -86,7 +87,24 @@ class TransactionalProducer(Producer):
             raise ConfigError(f"{identity} is not the owner that this producer joined")
         if self._identity != identity:
             self._drop_pending()
+            self._added.clear()
             self._identity = identity
+
+    def produce_turn(
+        self, batches: Sequence[EncodedBatch], starts_at: int, outcome: Outcome
+    ) -> None:
+        """Write batches of one partition that others of the same transaction write to as well,
+        each in turn, when all before is acknowledged; `starts_at` is how many records that were.
+
+        `outcome` is called for each batch, on the client's own thread.
+        """
+        self._need_writable()
+        self._topics.learn({batch.topic for batch in batches})
+        self._before_enqueue(batches)
+        deadline_s = time.monotonic() + self._options.delivery_timeout_ms / 1000
+        turn = [Batch(batch, deadline_s, outcome) for batch in batches]
+        turn[0].starts_at = starts_at
+        self._sender.enqueue(self._writer(), turn)
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -178,6 +196,9 @@ class TransactionalProducer(Producer):
                 self._sender.wait_landed(self._options.request_timeout_ms / 1000)
             if self._is_open():
                 self._abort()
+            elif self._shared:
+                # Others may still be about to write under this epoch: the next one is another.
+                self._reinit = True
         self._life.to(State.READY)
 
     @contextmanager

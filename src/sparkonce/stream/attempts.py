@@ -123,7 +123,7 @@ class Attempts:
             clock.spent(step, since_s)
             is_last = step is ORDERS[self._guarantee][-1]
             if step is Step.WRITE and not is_last and is_nothing(written):
-                self._sink.abandon()
+                self._sink.leave_empty()
                 return written, False
         return written, True
 

@@ -16,12 +16,13 @@ import secrets
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sparkonce.errors import SparkonceError
+from sparkonce.stream.turns import Queues
 
 _TIMEOUT_S = 60.0
 _POLL_S = 0.05
@@ -29,6 +30,10 @@ _POLL_S = 0.05
 _TROUBLE_S = 2.0
 _TROUBLE_CHARS_MAX = 20_000
 _LINE_BYTES_MAX = 1024 * 1024
+
+
+_OVER = Queues()
+_OVER.doom("the attempt is over")
 
 
 class SecondAttempt(SparkonceError):
@@ -51,6 +56,7 @@ class Desk:
         self._lock = threading.Condition()
         self._attempt = 0
         self._writing = 0
+        self._queues = Queues()
         self._taken: dict[int, str] = {}
         self._trouble: list[str] = []
         desk = self
@@ -73,6 +79,7 @@ class Desk:
             self._taken.clear()
             self._trouble.clear()
             self._writing = 0
+            self._queues = Queues()
             return self._attempt
 
     @property
@@ -98,17 +105,35 @@ class Desk:
         answers.write(json.dumps({"refusal": refusal}).encode() + b"\n")
         if refusal:
             return
-        try:
-            told = _read(lines)
-        except OSError:
-            told = None
+        told = self._hear(attempt, lines, answers)
         trouble = f"task {task} ({who}) died while it wrote" if told is None else told["trouble"]
         with self._lock:
             if attempt == self._attempt:
                 self._writing -= 1
                 if trouble:
                     self._trouble.append(trouble)
+                    self._queues.doom(trouble)
                 self._lock.notify_all()
+
+    def _hear(self, attempt: int, lines: Any, answers: Any) -> dict[str, Any] | None:
+        """Serve a task that writes until it says how it ended; None if it never does."""
+
+        def tell(what: dict[str, Any]) -> None:
+            answers.write(json.dumps(what).encode() + b"\n")
+
+        while True:
+            try:
+                said = _read(lines)
+            except OSError:
+                return None
+            if said is None or "trouble" in said:
+                return said
+            with self._lock:
+                queues = self._queues if attempt == self._attempt else _OVER
+                if "want" in said:
+                    queues.want(tuple(said["want"]), tell)
+                elif queues is not _OVER:
+                    queues.back(tuple(said["back"]), int(said["sequence"]))
 
     def _take(self, attempt: int, task: int, who: str) -> str | None:
         with self._lock:
@@ -121,8 +146,44 @@ class Desk:
             return None
 
 
+class Line:
+    """A task's line to the desk while it may write."""
+
+    def __init__(self, lines: Any) -> None:
+        self._lines = lines
+        self._lock = threading.Lock()
+        self._listener: threading.Thread | None = None
+
+    def tell(self, what: dict[str, Any]) -> None:
+        with self._lock:
+            self._lines.write(json.dumps(what).encode() + b"\n")
+            self._lines.flush()
+
+    def listen(self, hear: Callable[[dict[str, Any] | None], bool]) -> None:
+        """Hand on what the desk says, on a thread of its own, until `hear` has had enough; None
+        is the end of the line."""
+
+        def run() -> None:
+            going_on = True
+            while going_on:
+                try:
+                    said = _read(self._lines)
+                except (OSError, ValueError):
+                    said = None
+                going_on = hear(said) and said is not None
+
+        self._listener = threading.Thread(target=run, name="sparkonce-turns", daemon=True)
+        self._listener.start()
+
+    def end(self, trouble: str | None) -> None:
+        """Say how it ended; the desk hangs up, and with that whoever listens is done."""
+        self.tell({"trouble": trouble})
+        if self._listener is not None:
+            self._listener.join()
+
+
 @contextmanager
-def claim(place: Place, attempt: int, task: int, task_attempt: int) -> Iterator[None]:
+def claim(place: Place, attempt: int, task: int, task_attempt: int) -> Iterator[Line]:
     """Hold the right to write for as long as the block runs. Raises SecondAttempt."""
     who = f"task attempt {task_attempt}, process {os.getpid()} on {socket.gethostname()}"
     try:
@@ -144,13 +205,14 @@ def claim(place: Place, attempt: int, task: int, task_attempt: int) -> Iterator[
             raise SecondAttempt(f"it must not write a second time: {answer['refusal']}")
         line.settimeout(None)
         trouble: str | None = None
+        held = Line(lines)
         try:
-            yield
+            yield held
         except BaseException as error:
             trouble = f"task {task} ({who}): {type(error).__name__}: {error}"[:_TROUBLE_CHARS_MAX]
             raise
         finally:
-            lines.write(json.dumps({"trouble": trouble}).encode() + b"\n")
+            held.end(trouble)
 
 
 class _Server(socketserver.ThreadingTCPServer):

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from sparkonce.encode import NoShare
 from sparkonce.errors import OutcomeUnknown
 from sparkonce.guarantees import Guarantee
-from sparkonce.produce import ProducerIdentity, TransactionalProducer
+from sparkonce.produce import ProducerIdentity, State, TransactionalProducer
 from sparkonce.produce.states import ABORTABLE
 from sparkonce.stream.autocommit import AutoCommit
 from sparkonce.stream.desk import Desk
-from sparkonce.stream.layout import Apart, Exchange, Layout, Overlap, check_apart, layout_of
+from sparkonce.stream.layout import Apart, InTurns, Layout, Overlap, check_apart, layout_of
 from sparkonce.stream.ledger import (
     Entry,
     Offsets,
@@ -34,7 +34,7 @@ from sparkonce.stream.ledger import (
 )
 from sparkonce.stream.settings import StreamSettings
 from sparkonce.stream.steps import Written
-from sparkonce.stream.task import ENCODED, FIGURES, Direct, Encode, Observer, Order, Send
+from sparkonce.stream.task import FIGURES, Observer, Order, WriteTask
 
 _DECISIONS_MAX = 5
 _SMALL_TASK_RECORDS = 2_000
@@ -116,22 +116,18 @@ class KafkaSink:
         order = self._order(layout)
         if frame.columns != self._columns:
             frame = frame.select(*self._columns)
-        if isinstance(layout, Apart):
-            tasks = frame.coalesce(layout.tasks) if layout.tasks else frame
-            written = tasks.mapInArrow(Direct(order), FIGURES)
-        else:
-            encoded = frame.mapInArrow(Encode(order), ENCODED)
-            together = encoded.repartitionById(layout.writers, "writer")
-            written = together.mapInArrow(Send(order), FIGURES)
+        # Neighbours are joined where fewer tasks will do; that moves nothing.
+        tasks = frame.coalesce(layout.tasks) if layout.tasks else frame
+        written = tasks.mapInArrow(WriteTask(order), FIGURES)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s, as %s", layout, written._jdf.queryExecution().executedPlan().toString())
         try:
             rows = written.collect()
-            if self._in_transaction:
+            if isinstance(layout, Apart) and self._in_transaction:
                 check_apart((row.task, row.topic, row.partition) for row in rows if row.records)
         except (Overlap, PySparkException) as error:
             if isinstance(error, Overlap) or NoShare.__name__ in (self._desk.trouble or ""):
-                self._may_lie_right = False  # from now on, rows are brought to where they belong
+                self._may_lie_right = False
             raise
         return self._sum(rows)
 
@@ -161,6 +157,10 @@ class KafkaSink:
         if self._auto_commit is None and self._producer.state in ABORTABLE:
             self._producer.abort_transaction()
 
+    def leave_empty(self) -> None:
+        if self._producer.state is State.IN_TRANSACTION and self._auto_commit is None:
+            self._producer.commit_transaction()  # of nothing: the cluster has no part in it
+
     def close(self) -> None:
         self._desk.close()
         if self._auto_commit:
@@ -175,13 +175,12 @@ class KafkaSink:
         if not self._in_transaction:
             return Apart(0, 1)  # producers of their own: anybody may write anywhere
         if not self._may_lie_right:
-            return Exchange(self._cores)
+            return InTurns(0)
         return layout_of(
             frame,
             self._columns,
             keeps_partition=self._keeps_partition,
             partition_count=count,
-            cores=self._cores,
             enough=self._enough_tasks(),
         )
 
@@ -202,7 +201,7 @@ class KafkaSink:
             attempt=self._desk.open(),
             topic=self._settings.topic,
             shares=layout.shares if isinstance(layout, Apart) else 1,
-            writers=layout.writers if isinstance(layout, Exchange) else 0,
+            in_turns=isinstance(layout, InTurns),
             observe=self._observe,
         )
 

@@ -1,9 +1,9 @@
 """Who may write where: each output partition has one writer at a time.
 
-The one seam for it. Rows that lie right already are written where they are; others take one
-exchange, in which whole record batches move, not rows. What is assumed here is checked before the
-decision: should two tasks have written to the same partition, the attempt is given up and the
-batch takes the exchange (`Overlap`).
+The one seam for it. Where rows lie right already, each task has partitions of its own; elsewhere
+tasks write to a partition in turns, and rows stay where they are all the same. What is assumed here
+is checked before the decision: should two tasks have written to the same partition, the attempt is
+given up and the batch is written in turns (`Overlap`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparkonce.errors import AbortableError
 
 
 class Overlap(AbortableError):
-    """Two tasks wrote to the same partition of the target; the exchange keeps them apart."""
+    """Two tasks wrote to the same partition of the target, and not in turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +32,14 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
-    """Encoded batches are brought together by their partition first."""
+class InTurns:
+    """Any task may have rows for any partition."""
 
-    writers: int
+    tasks: int
+    """0: as many as there are."""
 
 
-Layout = Apart | Exchange
+Layout = Apart | InTurns
 
 
 def layout_of(
@@ -47,7 +48,6 @@ def layout_of(
     *,
     keeps_partition: bool,
     partition_count: int | None,
-    cores: int,
     enough: int | None = None,
 ) -> Layout:
     """`partition_count` is the target's, where it is one topic that is known beforehand.
@@ -65,7 +65,7 @@ def layout_of(
     elif "key" not in names and partition_count is not None and tasks is not None:
         shares = min(tasks, enough or tasks, partition_count)
         return Apart(shares, shares)
-    return Exchange(max(1, min(cores, partition_count or cores)))
+    return InTurns(min(tasks, enough or tasks) if tasks else 0)
 
 
 def _task_count(frame: DataFrame) -> int | None:

@@ -75,6 +75,9 @@ class Sink(Protocol):
     def abandon(self) -> None:
         """Give up the attempt; nothing of it may ever become visible."""
 
+    def leave_empty(self) -> None:
+        """End an attempt in which no task had anything to write, and all have said so."""
+
     def holder(self) -> Entry | None:
         """The last entry as it is now, whoever wrote it."""
 

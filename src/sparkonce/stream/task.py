@@ -1,8 +1,7 @@
 """What runs on executors: rows in, acknowledged records in Kafka out, one line of figures back.
 
-Two ways. `Direct`: encode and send in one go, where the rows of a partition are all in one task.
-`Exchange`: one stage encodes whole record batches, Spark brings those of a partition together, the
-next stage numbers and sends them; so a few large values are shuffled instead of every row.
+Rows are encoded where they are and sent from there: at once, where the rows of a partition are all
+in one task; else in turns (`turns`). Nothing is shuffled.
 
 A Python worker serves many tasks; producers are kept in it, connections and all.
 """
@@ -14,39 +13,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from zlib import crc32
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from sparkonce.encode import Codec, EncodedBatch
+from sparkonce.encode import EncodedBatch
 from sparkonce.errors import BrokerError
 from sparkonce.guarantees import Guarantee
 from sparkonce.produce import Delivery, Producer, ProducerIdentity, TransactionalProducer
-from sparkonce.stream.desk import Place, SecondAttempt, claim
+from sparkonce.stream.desk import Line, Place, SecondAttempt, claim
+from sparkonce.stream.turns import Turns
 
 Observer = Callable[[str], None]
 """Told where a task or the driver has come to; the verifier lets processes die there."""
 
 FIGURES = "task int, topic string, partition int, records long, size_bytes long, lost long"
-ENCODED = (
-    "writer int, topic string, partition int, count int, codec int, "
-    "base_timestamp_ms long, max_timestamp_ms long, records binary"
-)
 _GATHER_BYTES = 8 * 1024 * 1024
-_ENCODED_SCHEMA = pa.schema(
-    [
-        ("writer", pa.int32()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("count", pa.int32()),
-        ("codec", pa.int32()),
-        ("base_timestamp_ms", pa.int64()),
-        ("max_timestamp_ms", pa.int64()),
-        ("records", pa.binary()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +45,8 @@ class Order:
     topic: str | None
     shares: int
     """How many tasks have partitions of their own for rows without a key; 1 for no sharing."""
-    writers: int
+    in_turns: bool
+    """Whether several tasks may have rows for the same partition."""
     observe: Observer | None
 
 
@@ -93,66 +76,28 @@ class Figures:
         return pa.RecordBatch.from_pydict(columns)
 
 
-class Direct:
-    """Rows of a partition are all in one task: encode and send."""
+class WriteTask:
+    """Given to Spark's mapInArrow."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        def batches_for(producer: Producer) -> Iterator[list[EncodedBatch]]:
-            share = _task() if self._order.shares > 1 else 0
-            producer.keep_keyless_to(share, self._order.shares)
-            for table in gathered(batches):
-                yield from producer.encode_arrow(self._order.topic, table)
-
-        yield from _written(self._order, batches, batches_for)
-
-
-class Encode:
-    """The first stage of an exchange: batches, and which task is to send them."""
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        producer = Workshop.producer(self._order)
-        producer.keep_keyless_to(0, 1)
-        for table in gathered(batches):
-            for encoded in producer.encode_arrow(self._order.topic, table):
-                yield self._rows(encoded)
-
-    def _rows(self, encoded: list[EncodedBatch]) -> pa.RecordBatch:
-        writers = self._order.writers
-        columns: list[list[Any]] = [
-            [(crc32(batch.topic.encode()) + batch.partition) % writers for batch in encoded],
-            [batch.topic for batch in encoded],
-            [batch.partition for batch in encoded],
-            [batch.count for batch in encoded],
-            [int(batch.codec) for batch in encoded],
-            [batch.base_timestamp_ms for batch in encoded],
-            [batch.max_timestamp_ms for batch in encoded],
-        ]
-        arrays = [
-            pa.array(column, each.type)
-            for column, each in zip(columns, list(_ENCODED_SCHEMA)[:-1], strict=True)
-        ]
-        records = _joined([batch.records for batch in encoded])
-        return pa.RecordBatch.from_arrays([*arrays, records], schema=_ENCODED_SCHEMA)
-
-
-class Send:
-    """The second stage of an exchange: number the batches and send them."""
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        def batches_for(producer: Producer) -> Iterator[list[EncodedBatch]]:
-            for rows in batches:
-                yield _unpacked(rows)
-
-        yield from _written(self._order, batches, batches_for)
+    def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        order, figures = self._order, Figures()
+        try:
+            with _may_write(order) as line:
+                producer = Workshop.producer(order)
+                try:
+                    _write(order, producer, rows, figures, line)
+                except BaseException:
+                    Workshop.discard(producer)
+                    raise
+        except SecondAttempt:
+            if order.guarantee is not Guarantee.AT_MOST_ONCE:
+                raise
+            # What the first attempt did not come to write is lost: that is the promise.
+            figures.lost += sum(batch.num_rows for batch in rows)
+        yield figures.rows(_task())
 
 
 class Workshop:
@@ -198,77 +143,52 @@ def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
-def _written(
-    order: Order,
-    rows: Iterator[pa.RecordBatch],
-    batches_for: Callable[[Producer], Iterator[list[EncodedBatch]]],
-) -> Iterator[pa.RecordBatch]:
-    figures = Figures()
-    try:
-        with _may_write(order):
-            producer = Workshop.producer(order)
-            try:
-                _write(order, producer, batches_for(producer), figures)
-            except BaseException:
-                Workshop.discard(producer)
-                raise
-    except SecondAttempt:
-        if order.guarantee is not Guarantee.AT_MOST_ONCE:
-            raise
-        # What the first attempt did not come to write is lost: that is the promise.
-        figures.lost += sum(batch.num_rows for batch in rows)
-    yield figures.rows(_task())
-
-
-def _may_write(order: Order) -> AbstractContextManager[None]:
+def _may_write(order: Order) -> AbstractContextManager[Line | None]:
     if order.desk is None:
         return nullcontext()
     return claim(order.desk, order.attempt, _task(), _context().taskAttemptId())
 
 
 def _write(
-    order: Order, producer: Producer, batches: Iterator[list[EncodedBatch]], figures: Figures
+    order: Order,
+    producer: Producer,
+    rows: Iterator[pa.RecordBatch],
+    figures: Figures,
+    line: Line | None,
 ) -> None:
-    def count_lost(error: BrokerError | None, delivery: Delivery) -> None:
-        figures.lost += delivery.count if error else 0
-
-    # Elsewhere a record that isn't acknowledged fails the task.
-    on_delivery = count_lost if order.guarantee is Guarantee.AT_MOST_ONCE else None
-    for encoded in batches:
-        is_first = not figures.written
-        producer.produce_encoded(encoded, on_delivery)
-        for batch in encoded:
-            figures.add(batch)
-        if order.observe and is_first and encoded:
-            order.observe("produce:first")
-    if order.guarantee is not Guarantee.NONE:
-        producer.flush()
+    producer.keep_keyless_to(_task() if order.shares > 1 else 0, order.shares)
+    send, finish = _way(order, producer, figures, line)
+    for table in gathered(rows):
+        for encoded in producer.encode_arrow(order.topic, table):
+            is_first = not figures.written
+            send(encoded)
+            for batch in encoded:
+                figures.add(batch)
+            if order.observe and is_first and encoded:
+                order.observe("produce:first")
+    finish()
     if order.observe and figures.written:
         order.observe("produce:last")
 
 
-def _joined(values: list[memoryview]) -> pa.Array:
-    """A column of bytes, copied once."""
-    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
-    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+def _way(
+    order: Order, producer: Producer, figures: Figures, line: Line | None
+) -> tuple[Callable[[list[EncodedBatch]], None], Callable[[], object]]:
+    """How to send a batch, and how to know that all are acknowledged."""
+    if order.in_turns:
+        assert isinstance(producer, TransactionalProducer) and line is not None
+        turns = Turns(producer, line.tell)
+        line.listen(turns.hear)
+        return turns.write, turns.finish
+    if order.guarantee is Guarantee.AT_MOST_ONCE:
 
+        def count_lost(error: BrokerError | None, delivery: Delivery) -> None:
+            figures.lost += delivery.count if error else 0
 
-def _unpacked(rows: pa.RecordBatch) -> list[EncodedBatch]:
-    columns = [rows.column(name) for name in _ENCODED_SCHEMA.names[1:]]
-    return [
-        EncodedBatch(
-            topic.as_py(),
-            partition.as_py(),
-            count.as_py(),
-            Codec(codec.as_py()),
-            base.as_py(),
-            largest.as_py(),
-            memoryview(records.as_buffer()),
-            range(count.as_py()),
-        )
-        for topic, partition, count, codec, base, largest, records in zip(*columns, strict=True)
-    ]
+        return lambda batches: producer.produce_encoded(batches, count_lost), producer.flush
+    if order.guarantee is Guarantee.NONE:
+        return producer.produce_encoded, lambda: None
+    return producer.produce_encoded, producer.flush
 
 
 def _context() -> TaskContext:
