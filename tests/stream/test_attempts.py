@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from oracle import hanging, read, values
-from stream_jobs import COUNT, EXPECTED, MakeJob, write
+from oracle import hanging, read, settle, values
+from sparkonce.local import LocalKafka
+from stream_jobs import COUNT, EXPECTED, MakeJob, jobs_on, write
 
 
 class Once:
@@ -118,6 +119,30 @@ def test_a_batch_that_fails_again_and_again_fails_with_the_first_cause(
     assert hanging(job.servers, job.target) == []
     job.run(spark)
     assert sorted(values(job.servers, job.target)) == EXPECTED
+
+
+def test_a_batch_that_outlasts_its_transaction_is_run_again_and_told_what_to_turn(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The driver waits behind the write until the coordinator has aborted, then goes on."""
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    with LocalKafka(properties=often) as kafka, jobs_on(kafka, tmp_path) as new_job:
+        job = new_job()
+        servers, target, waited = job.servers, job.target, tmp_path / "waited"
+
+        def outlast(point: str) -> None:
+            if point == "offsets" and not waited.exists():
+                waited.touch()
+                assert hanging(servers, target) != []
+                settle(servers, target)
+
+        options = {"kafka.transaction.timeout.ms": 1500}
+        reports = write(job, job.frame(spark)[0], observe=outlast, **options)
+        assert [report.attempts for report in reports] == [2, 1, 1]
+        assert "open longer than transaction.timeout.ms=1500" in caplog.text
+        assert "raise transaction.timeout.ms" in caplog.text
+        assert sorted(values(servers, target)) == EXPECTED
+        assert hanging(servers, target) == []
 
 
 def test_rows_that_do_not_lie_as_the_plan_said_are_written_in_turns(
