@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,10 @@ _DEFAULTS = {
     # Timestamps mean the same on every machine.
     "spark.sql.session.timeZone": "UTC",
     # Over TCP, each small task waits 40 ms for an acknowledgement that is held back.
-    "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
+    "spark.python.unix.domain.socket.enabled": str(
+        # Their paths may have 107 bytes, of which PySpark's own part takes some 40.
+        hasattr(socket, "AF_UNIX") and len(os.fsencode(tempfile.gettempdir())) <= 60
+    ).lower(),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -81,7 +81,7 @@ class StreamSettings:
     def parse(cls, options: Mapping[str, str], query_name: str | None) -> StreamSettings:
         own, kafka = _sorted_out(options)
         guarantee = _one_of("guarantee", own, [each.value for each in Guarantee], "exactly_once")
-        pipeline = kafka.pop("transactional.id", None) or query_name
+        pipeline = kafka.pop("transactional.id", None) or query_name or own.get("queryName")
         if pipeline is None:
             raise ConfigError(
                 "kafka.transactional.id is missing: name the pipeline, the same name after a "

@@ -131,19 +131,28 @@ class Turns:
                 self._fail(error)
                 return
             with self._changed:
-                self._held_bytes -= batch.encoded.size_bytes
                 self._flying[partition] -= 1
                 is_over = self._flying[partition] == 0
-                again = is_over and partition in self._waiting
-                if is_over and not again:
-                    self._wanted.discard(partition)
-                self._changed.notify_all()
             if is_over:
-                self._tell({"back": partition, "sequence": following})
-                if again:
-                    self._tell({"want": partition})
+                self._give_back(partition, following)
+            # Last: once nothing is held the task may end, and its line with it.
+            with self._changed:
+                self._held_bytes -= batch.encoded.size_bytes
+                self._changed.notify_all()
 
         self._producer.produce_turn(batches, sequence, outcome)
+
+    def _give_back(self, partition: Partition, sequence: int) -> None:
+        with self._changed:
+            again = partition in self._waiting
+            if not again:
+                self._wanted.discard(partition)
+        try:
+            self._tell({"back": partition, "sequence": sequence})
+            if again:
+                self._tell({"want": partition})
+        except (OSError, ValueError) as error:  # the line is gone, or closed
+            self._fail(AbortableError(f"a turn could not be given back: {error}"))
 
     def _has_room(self) -> bool:
         return bool(self._error) or self._held_bytes < _HELD_BYTES_MAX
