@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from sparkonce.errors import FatalError, SparkonceError
 from sparkonce.produce import OffsetAndMetadata, TransactionalProducer
-from sparkonce.stream.ledger import Partition
+from sparkonce.produce.identity import Partition
 
 INTERVAL_S = 5.0
 """As Kafka's auto.commit.interval.ms."""

@@ -17,7 +17,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from sparkonce.encode import NoShare
 from sparkonce.errors import OutcomeUnknown
 from sparkonce.guarantees import Guarantee
-from sparkonce.produce import ProducerIdentity, State, TransactionalProducer
+from sparkonce.produce import State, TransactionalProducer
+from sparkonce.produce.identity import NO_IDENTITY, Partition
 from sparkonce.produce.states import ABORTABLE
 from sparkonce.stream.autocommit import AutoCommit
 from sparkonce.stream.desk import Desk
@@ -25,7 +26,6 @@ from sparkonce.stream.layout import Apart, InTurns, Layout, Overlap, check_apart
 from sparkonce.stream.ledger import (
     Entry,
     Offsets,
-    Partition,
     group_name,
     groups_needed,
     last_entry,
@@ -39,7 +39,6 @@ from sparkonce.stream.task import FIGURES, Observer, Order, WriteTask
 _DECISIONS_MAX = 5
 _SMALL_TASK_RECORDS = 2_000
 _log = logging.getLogger("sparkonce.stream")
-_NO_IDENTITY = ProducerIdentity(None, -1, -1)
 
 
 class KafkaSink:
@@ -60,7 +59,7 @@ class KafkaSink:
         self._in_transaction = settings.guarantee is Guarantee.EXACTLY_ONCE
         self._may_lie_right = True
         self._carrier: Partition | None = (settings.topic, 0) if settings.topic else None
-        self._identity = _NO_IDENTITY
+        self._identity = NO_IDENTITY
         self._last_records: int | None = None
         self._producer = TransactionalProducer(settings.owner)
         self._auto_commit = (
@@ -170,17 +169,16 @@ class KafkaSink:
     # -- on the way ---------------------------------------------------------------------------
 
     def _layout(self, frame: DataFrame) -> Layout:
-        topic = self._settings.topic
-        count = self._producer.partition_count(topic) if topic else None
         if not self._in_transaction:
             return Apart(0, 1)  # producers of their own: anybody may write anywhere
         if not self._may_lie_right:
             return InTurns(0)
+        topic = self._settings.topic
         return layout_of(
             frame,
             self._columns,
             keeps_partition=self._keeps_partition,
-            partition_count=count,
+            partition_count=self._producer.partition_count(topic) if topic else None,
             enough=self._enough_tasks(),
         )
 

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from sparkonce.errors import SparkonceError
 from sparkonce.guarantees import Guarantee
 from sparkonce.produce import OffsetAndMetadata
+from sparkonce.produce.identity import Partition
 
-Partition = tuple[str, int]
 Offsets = dict[str, dict[str, int]]
 """As Spark writes a Kafka source's offsets: topic, partition (as text), next offset."""
 

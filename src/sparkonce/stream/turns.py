@@ -17,9 +17,9 @@ from typing import Any
 from sparkonce.encode import EncodedBatch
 from sparkonce.errors import AbortableError, BrokerError, SparkonceError
 from sparkonce.produce import TransactionalProducer
+from sparkonce.produce.identity import Partition
 from sparkonce.produce.lane import SEQUENCES, Batch
 
-Partition = tuple[str, int]
 Tell = Callable[[dict[str, Any]], None]
 _HELD_BYTES_MAX = 32 * 1024 * 1024
 
