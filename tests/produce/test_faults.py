@@ -26,7 +26,7 @@ from sparkonce.verify import (
     LoseResponse,
     draw_faults,
 )
-from sparkonce.verify.faults import TRANSACTION_APIS
+from sparkonce.verify.network.faults import TRANSACTION_APIS
 from workload import (
     PARTITIONS,
     check_exactly_once,

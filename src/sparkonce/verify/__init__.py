@@ -1,19 +1,21 @@
-"""Proof: faults between clients and brokers, and what became of the records."""
+"""Proof: faults put into pipelines from a seed, and what became of the records."""
 
-from sparkonce.verify.faults import (
+from sparkonce.verify.network import (
     CutMidFrame,
     DelayRequest,
     DelayResponse,
+    Did,
     DuplicateRequest,
+    Event,
     Fault,
+    FaultProxy,
     LoseRequest,
     LoseResponse,
+    ProxyError,
     Reorder,
     Stall,
     draw_faults,
 )
-from sparkonce.verify.journal import Did, Event
-from sparkonce.verify.proxy import FaultProxy, ProxyError
 
 __all__ = [
     "CutMidFrame",

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Literal
 
 from kafka.protocol.api_key import ApiKey
 
-from sparkonce.verify.frames import RequestHead
+from sparkonce.verify.network.frames import RequestHead
 
 ANY_API: Final = "*"
 TRANSACTION_APIS: Final = (

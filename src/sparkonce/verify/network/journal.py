@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from sparkonce.verify.faults import ANY_API, Fault
-from sparkonce.verify.frames import RequestHead
+from sparkonce.verify.network.faults import ANY_API, Fault
+from sparkonce.verify.network.frames import RequestHead
 
 # The oldest events go first; the counts of faults are kept apart and stay right.
 EVENTS_KEPT: Final = 1_000_000

@@ -20,7 +20,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, 
 import oracle
 from sparkonce.local import LocalKafka
 from sparkonce.verify import Did, FaultProxy, LoseRequest, ProxyError
-from sparkonce.verify.frames import parse_request, rewrite_response
+from sparkonce.verify.network.frames import parse_request, rewrite_response
 
 _numbers = itertools.count(1)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sparkonce.verify import frames
-from sparkonce.verify.faults import (
+from sparkonce.verify.network import frames
+from sparkonce.verify.network.faults import (
     CutMidFrame,
     DelayRequest,
     DelayResponse,
@@ -29,9 +29,9 @@ from sparkonce.verify.faults import (
     Rules,
     Stall,
 )
-from sparkonce.verify.frames import SIZE_BYTES, Address, FrameError, Relocate, RequestHead
-from sparkonce.verify.journal import Did, Event, Journal
-from sparkonce.verify.peer import Peer, deliver
+from sparkonce.verify.network.frames import SIZE_BYTES, Address, FrameError, Relocate, RequestHead
+from sparkonce.verify.network.journal import Did, Event, Journal
+from sparkonce.verify.network.peer import Peer, deliver
 
 
 @dataclass(frozen=True, slots=True)

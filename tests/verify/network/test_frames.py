@@ -21,7 +21,7 @@ from kafka.protocol.producer.transaction import (
     InitProducerIdRequest,
 )
 
-from sparkonce.verify.frames import (
+from sparkonce.verify.network.frames import (
     FrameError,
     RequestHead,
     frame_size,

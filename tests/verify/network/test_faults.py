@@ -13,8 +13,8 @@ from sparkonce.verify import (
     Stall,
     draw_faults,
 )
-from sparkonce.verify.faults import Rules
-from sparkonce.verify.frames import RequestHead
+from sparkonce.verify.network.faults import Rules
+from sparkonce.verify.network.frames import RequestHead
 
 PRODUCE = RequestHead(0, 12, 1, "writer", "payments")
 METADATA = RequestHead(3, 12, 1, "writer")

@@ -18,11 +18,11 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from sparkonce.errors import SparkonceError
-from sparkonce.verify.faults import Fault, Rules
-from sparkonce.verify.frames import Address
-from sparkonce.verify.journal import Did, Event, Journal
-from sparkonce.verify.link import Broker, Link, Shared
-from sparkonce.verify.peer import CHUNK_BYTES, Peer
+from sparkonce.verify.network.faults import Fault, Rules
+from sparkonce.verify.network.frames import Address
+from sparkonce.verify.network.journal import Did, Event, Journal
+from sparkonce.verify.network.link import Broker, Link, Shared
+from sparkonce.verify.network.peer import CHUNK_BYTES, Peer
 
 LISTEN_HOST: Final = "127.0.0.1"
 BACKLOG: Final = 512

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sparkonce.verify.frames import SIZE_BYTES, Address, frame_size
+from sparkonce.verify.network.frames import SIZE_BYTES, Address, frame_size
 
 CHUNK_BYTES: Final = 1024 * 1024
 

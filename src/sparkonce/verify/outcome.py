@@ -1,0 +1,91 @@
+"""What came of a trial: the words that the verifier's matrix, report and JSON are made of.
+
+`checker` makes findings of a history, `promises` makes a verdict of findings and a guarantee, the
+campaign collects outcomes, `report` shows them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Defect(StrEnum):
+    """What can be wrong with the output of a pipeline."""
+
+    LOST = "lost"
+    REPEATED = "repeated"
+    REORDERED = "reordered"
+    UNKNOWN = "unknown"
+    """An identity that never went in."""
+    DIRTY = "dirty read"
+    """Seen by a read_committed reader, and not there afterwards: of an aborted transaction."""
+    TORN = "torn"
+    """A part of a transaction is visible."""
+    OFFSETS = "offsets"
+    """Progress and data disagree at a standstill."""
+    STATE = "state"
+    """What a stateful step has counted disagrees with what it has told."""
+    BACKWARDS = "backwards"
+    """A reader was handed an offset at or before one that it had been handed."""
+    HANGING = "hanging"
+    """A transaction was left open: readers wait behind it."""
+    UNMARKED = "unmarked"
+    """It claims transactions, and the log has batches without the bit, or no markers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    defect: Defect
+    count: int
+    examples: tuple[str, ...]
+    """A few identities or offsets, for people."""
+    reader: str = ""
+
+
+class Verdict(StrEnum):
+    KEPT = "kept"
+    """Nothing was found that the guarantee excludes."""
+    BROKEN = "broken"
+    SHOWN = "shown"
+    """A control that found what it had to find."""
+    WEAK = "weak"
+    """A control that found nothing: the faults were too weak, the run proves nothing."""
+    FAILED = "failed"
+    """The trial itself could not be run to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line of a trial's story, in seconds from its start."""
+
+    at_s: float
+    kind: str
+    """`life`, `fault`, `broker`, `kill`, `pause`, `checkpoint`, `end` or `reader`."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One trial, as it is kept in the JSON."""
+
+    number: int
+    seed: int
+    pipeline: str
+    guarantee: str
+    family: str
+    """The column of the matrix: `network`, `crash`, `brokers`, `zombie`, …"""
+    schedule: tuple[str, ...]
+    """What was done, element by element, as code that makes it again."""
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    records: int
+    duration_s: float
+    story: tuple[Happening, ...] = ()
+    error: str = ""
+    """Why it failed, if it did."""
+    shrunk: tuple[str, ...] | None = None
+    """The shortest schedule that still breaks the promise, if it was broken."""
+    control: bool = False
+    must_show: tuple[Defect, ...] = ()
+    """For a control: what has to be found."""
