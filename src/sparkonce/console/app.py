@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from sparkonce.console.demo import demo
 from sparkonce.console.up import up
+from sparkonce.console.verify import verify
 from sparkonce.errors import SparkonceError
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(up)
+app.command()(verify)
 
 
 @app.callback()

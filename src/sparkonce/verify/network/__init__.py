@@ -1,6 +1,7 @@
 """Faults between any Kafka client and the brokers: a proxy that breaks what it is told."""
 
 from sparkonce.verify.network.faults import (
+    TRANSACTION_APIS,
     CutMidFrame,
     DelayRequest,
     DelayResponse,
@@ -9,6 +10,7 @@ from sparkonce.verify.network.faults import (
     LoseRequest,
     LoseResponse,
     Reorder,
+    ShortRepr,
     Stall,
     draw_faults,
 )
@@ -16,6 +18,7 @@ from sparkonce.verify.network.journal import Did, Event
 from sparkonce.verify.network.proxy import FaultProxy, ProxyError
 
 __all__ = [
+    "TRANSACTION_APIS",
     "CutMidFrame",
     "DelayRequest",
     "DelayResponse",
@@ -28,6 +31,7 @@ __all__ = [
     "LoseResponse",
     "ProxyError",
     "Reorder",
+    "ShortRepr",
     "Stall",
     "draw_faults",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Final, Literal
 
 from kafka.protocol.api_key import ApiKey
@@ -27,8 +27,22 @@ TRANSACTION_APIS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class ShortRepr:
+    """A dataclass shown as the code that makes it again: what has its default is left out."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        told = [
+            f"{field.name}={value!r}"
+            for field in fields(self)  # type: ignore[arg-type]  # it is one
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        return f"{type(self).__name__}({', '.join(told)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Fault(ShortRepr):
     """Something that goes wrong with requests of one API.
 
     Requests that match are counted per proxy, from 1. The fault hits the `nth` of them and then
@@ -68,7 +82,7 @@ class Fault:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoseRequest(Fault):
     """The request never reaches the broker; the client's connection is reset.
 
@@ -78,7 +92,7 @@ class LoseRequest(Fault):
     silent: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoseResponse(Fault):
     """The broker acts, its answer never comes, the client's connection is reset right then.
 
@@ -89,7 +103,7 @@ class LoseResponse(Fault):
     needs_answer: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CutMidFrame(Fault):
     """A part of the frame, its length drawn from the seed, is passed on; then a reset."""
 
@@ -101,7 +115,7 @@ class CutMidFrame(Fault):
         return Fault.matches(self, head, node)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DuplicateRequest(Fault):
     """The broker gets the request and a copy of it; the copy's answer is dropped.
 
@@ -115,7 +129,7 @@ class DuplicateRequest(Fault):
     until: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DelayRequest(Fault):
     """The request reaches the broker late; how late is said as for `DuplicateRequest`.
 
@@ -129,7 +143,7 @@ class DelayRequest(Fault):
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DelayResponse(Fault):
     """The answer, and what follows it on its connection, reaches the client late."""
 
@@ -138,7 +152,7 @@ class DelayResponse(Fault):
     needs_answer: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Reorder(Fault):
     """The request is overtaken: it waits until one of its API on another connection is answered.
 
@@ -148,7 +162,7 @@ class Reorder(Fault):
     seconds: float = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Stall(Fault):
     """From this request on, nothing passes on its connection, either way, for some seconds."""
 

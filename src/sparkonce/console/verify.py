@@ -1,0 +1,170 @@
+"""`sparkonce verify`: does the promise hold? Faults from a seed, other clients as witnesses.
+
+Asks the campaign for outcomes and shows them: a matrix while it runs, a page and a JSON behind it.
+"""
+
+from __future__ import annotations
+
+import platform
+import random
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from sparkonce.console.course import CourseView
+from sparkonce.errors import ConfigError
+from sparkonce.local.jars import KAFKA_VERSION, broker_jars
+from sparkonce.verify.campaign import Campaign, Wish
+from sparkonce.verify.contract import Pipeline
+from sparkonce.verify.pipelines import built_in, peers_built_in
+from sparkonce.verify.report.book import Book
+from sparkonce.verify.report.grid import Standing
+from sparkonce.verify.report.matrix import Matrix
+from sparkonce.verify.report.page import render
+
+_DEFAULT_BOOK = Path("verification.json")
+
+
+def verify(
+    pipeline: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Verify this pipeline of yours, a Python file with a function run(job), in place "
+            "of the built-in ones. May be given several times.",
+        ),
+    ] = None,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Other people's pipelines instead of ours.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD",
+            help="Only trials whose pipeline, guarantee or family has this word; several must all "
+            "be there.",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="Run the full preset for about so long: schedules without end, drawn from the "
+            "seed. A later run goes on where this one stopped.",
+        ),
+    ] = None,
+    runs: Annotated[
+        int | None, typer.Option(min=1, help="At most so many trials in this run.")
+    ] = None,
+    bounces: Annotated[
+        bool,
+        typer.Option(
+            "--bounces",
+            help="Kafka's own method instead: 100,000 values, 750 a transaction, while brokers are "
+            "bounced, hard and clean.",
+        ),
+    ] = False,
+    replay: Annotated[
+        int | None,
+        typer.Option(metavar="NUMBER", help="Run this trial of the book again, alone."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="All chance comes from it. Default: a new one.")
+    ] = None,
+    brokers: Annotated[
+        int,
+        typer.Option(min=1, help="Of the cluster that is started. Some controls need three."),
+    ] = 3,
+    json: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="The book: all outcomes. The page stands beside it, as .html. If it is there, "
+            "this run adds to it.",
+        ),
+    ] = _DEFAULT_BOOK,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start a new book in place of the one that is there.")
+    ] = False,
+) -> None:
+    """Break a pipeline in every way there is, and count what was lost, repeated, reordered or torn.
+
+    Starts a real Kafka, runs pipelines under each guarantee, cuts their connections, kills their
+    processes and brokers, and reads what came out with other people's clients. The weaker
+    guarantees and some pipelines that are wrong on purpose are controls: if they show nothing, the
+    run proves nothing. Exit code 1 if a promise was broken, or nothing was proven.
+
+    [bold]Examples[/]
+
+      sparkonce verify                              each cell of the matrix once, about 5 minutes
+      sparkonce verify --only producer              the producer alone, about a minute
+      sparkonce verify --minutes 60                 the full preset, for an hour
+      sparkonce verify --pipeline my_job.py         your own
+      sparkonce verify --replay 17                  trial 17 of the book again
+    """
+    console = Console()
+    broker_jars()  # here, because its progress bar and the matrix can't share the screen
+    if fresh:
+        json.unlink(missing_ok=True)
+    book = Book.read(json) if json.exists() else _new_book(seed)
+    if seed is not None and seed != book.seed:
+        raise ConfigError(
+            f"{json} was begun with seed {book.seed}, not {seed}: leave --seed out to go on with "
+            "it, or start a new book with --fresh or another --json"
+        )
+    own = [Pipeline.load(str(path)) for path in pipeline or ()]
+    wish = Wish(
+        pipelines=tuple(own or (peers_built_in() if peers else built_in())),
+        seed=book.seed,
+        brokers=brokers,
+        runs=runs,
+        minutes=minutes,
+        only=tuple(only or ()),
+        controls=not own and not peers,
+        bounces=bounces,
+        replay=replay,
+    )
+    console.print(f"seed {book.seed}; {len(book.outcomes)} trials in {escape(str(json))} so far")
+    matrix = Matrix(book.outcomes)
+    with CourseView(console, matrix) as view:
+        campaign = Campaign(
+            wish,
+            book,
+            told=view.add,
+            heard=view.say,
+            saved=lambda so_far: so_far.write(json),
+        )
+        view.expect(campaign.planned)
+        try:
+            campaign.run()
+        except KeyboardInterrupt:
+            console.print("Stopped. What had ended before is in the book.")
+        book = campaign.book
+    page = json.with_suffix(".html")
+    page.write_text(render(book), encoding="utf-8")
+    standing = matrix.standing
+    colour = "green" if standing is Standing.KEPT else "red"
+    console.print(matrix.legend())
+    console.print(f"[bold {colour}]{standing.value}.[/] {len(book.outcomes)} trials.")
+    for what, where in (("page", page), ("book", json)):
+        console.print(f"{what}: {escape(str(where))}", highlight=False, soft_wrap=True)
+    if standing is not Standing.KEPT:
+        raise typer.Exit(1)
+
+
+def _new_book(seed: int | None) -> Book:
+    return Book(
+        seed=seed if seed is not None else random.SystemRandom().randrange(2**32),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        versions={
+            "sparkonce": version("sparkonce"),
+            "kafka": KAFKA_VERSION,
+            "spark": version("pyspark"),
+            "python": platform.python_version(),
+        },
+    )

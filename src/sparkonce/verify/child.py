@@ -1,0 +1,104 @@
+"""A process that is there to be killed, paused and waited for.
+
+It leads a process group of its own: a Spark driver, its JVM and its Python workers are one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from sparkonce.errors import SparkonceError
+
+_LOG_LINES: Final = 60
+_GONE_TIMEOUT_S: Final = 30.0
+
+
+class Child:
+    """Inside the block it runs, or has ended; behind it, it is gone.
+
+    Its standard input ends when this process does, be it by kill -9: see `end_with_parent`.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._said: deque[str] = deque(maxlen=_LOG_LINES)
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int:
+        """Waits for the end; minus the signal's number if one ended it."""
+        return self._process.wait()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended by itself; returns when all of its group are gone."""
+        if self.is_running():
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        # Its output ends when the last of those who could write it has ended.
+        self._reader.join(_GONE_TIMEOUT_S)
+        if self._reader.is_alive():
+            raise SparkonceError(
+                f"A process of the group {self.pid} is still there {_GONE_TIMEOUT_S:g} s after its "
+                f"leader was killed. Look for it with `ps -g {self.pid}`, and kill it."
+            )
+        assert self._process.stdin is not None  # because of PIPE
+        self._process.stdin.close()
+
+    def pause(self) -> None:
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def last_words(self) -> str:
+        """The last lines that it wrote."""
+        return "".join(self._said)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None  # because of PIPE
+        with self._process.stdout as output:
+            for line in output:
+                self._said.append(line.decode(errors="replace"))
+
+
+def end_with_parent() -> None:
+    """For the child: end, with the whole group, when the parent does."""
+
+    def watch() -> None:
+        os.read(0, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,165 @@
+"""What a pipeline under test is given, and what the verifier has to know of it.
+
+A pipeline is a Python file (or module) with a function `run(job)`; the names below tell the rest,
+and all of them may be left out. The verifier writes numbered records into `job.input_topic`, runs
+the pipeline in a process of its own that it kills and restarts, and reads `job.output_topics`.
+
+    run(job)            works until all input is processed, or until it is killed
+    identity(record)    which input an output record comes from, as text; default: its value
+    running(record)     the state before and after, for stateful steps; default: none
+    GUARANTEES          what it can be asked for; default: exactly_once alone
+    OUTPUTS             output topics; each input is due once in each of them; default: 1
+    POINTS              what it tells `job.observe` on its way; default: nothing
+    ENDS                whether `run` returns when the input is used up; default: True
+    SPARK               whether it wants the process's SparkSession; default: False
+    SHARES              whether several jobs may run side by side in a process; default: False
+    ORDERED             whether records with the same key keep their order; default: True
+    MARKED              whether it writes in Kafka transactions; default: under exactly_once
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sparkonce.errors import SparkonceError
+from sparkonce.guarantees import Guarantee
+from sparkonce.verify.history import Running
+
+POINTS = (
+    "fence",
+    "open",
+    "produce:first",
+    "produce:last",
+    "offsets",
+    "end",
+    "end:answered",
+    "spark-commit",
+)
+"""The steps of the protocol at which our own pipelines can be stopped, in their order."""
+
+
+class ContractError(SparkonceError):
+    """A pipeline that can't be verified as it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An output record, as a reader saw it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+def _unseen(point: str) -> None:
+    """Nobody is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a pipeline is told: where from, where to, and what to promise."""
+
+    name: str
+    """Its own: for a transactional id, a consumer group, an application id."""
+    bootstrap_servers: str
+    """Through the fault proxy: no other address may be used."""
+    input_topic: str
+    output_topics: tuple[str, ...]
+    folder: str
+    """Survives its process: for a checkpoint, or whatever it has to keep."""
+    guarantee: str = Guarantee.EXACTLY_ONCE.value
+    per_batch: int = 20
+    """About how many records to process at once, so that there are several batches."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Of the Kafka client, under Kafka's own names: time-outs that suit the faults."""
+    observe: Callable[[str], None] = _unseen
+    """To be told of points on the way, in the driver or on executors: it can be pickled."""
+
+    @property
+    def output_topic(self) -> str:
+        return self.output_topics[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """A pipeline as the verifier knows it."""
+
+    name: str
+    program: str
+    """A module's name, or the path of a file."""
+    run: Callable[[Job], None]
+    identity: Callable[[Record], str]
+    running: Callable[[Record], Running | None]
+    guarantees: tuple[Guarantee, ...]
+    outputs: int
+    points: tuple[str, ...]
+    ends: bool
+    spark: bool
+    shares: bool
+    ordered: bool
+    marked: bool | None
+
+    @classmethod
+    def load(cls, program: str) -> Pipeline:
+        """From a file (a path that ends in .py) or an installed module."""
+        module = _module(program)
+        run = getattr(module, "run", None)
+        if not callable(run):
+            raise ContractError(
+                f"{program} has no function run(job): that is where the verifier starts the "
+                "pipeline. See docs/verify.md for the whole contract, which is short"
+            )
+        own: dict[str, Any] = vars(module)
+        try:
+            guarantees = tuple(Guarantee(each) for each in own.get("GUARANTEES", ["exactly_once"]))
+        except ValueError as error:
+            known = ", ".join(each.value for each in Guarantee)
+            raise ContractError(f"{program}: GUARANTEES: {error}; there are {known}") from error
+        return cls(
+            name=own.get("NAME", module.__name__.rpartition(".")[2]),
+            program=program,
+            run=run,
+            identity=own.get("identity", _value),
+            running=own.get("running", _stateless),
+            guarantees=guarantees,
+            outputs=int(own.get("OUTPUTS", 1)),
+            points=tuple(own.get("POINTS", ())),
+            ends=bool(own.get("ENDS", True)),
+            spark=bool(own.get("SPARK", False)),
+            shares=bool(own.get("SHARES", False)),
+            ordered=bool(own.get("ORDERED", True)),
+            marked=own.get("MARKED"),
+        )
+
+    def writes_transactions(self, guarantee: Guarantee) -> bool:
+        if self.marked is not None:
+            return self.marked
+        return guarantee is Guarantee.EXACTLY_ONCE
+
+
+def _module(program: str) -> ModuleType:
+    if not program.endswith(".py"):
+        return importlib.import_module(program)
+    path = Path(program)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise ContractError(f"there is no file {program}: give the path of the pipeline's file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _value(record: Record) -> str:
+    return (record.value or b"").decode(errors="replace")
+
+
+def _stateless(record: Record) -> Running | None:
+    return None

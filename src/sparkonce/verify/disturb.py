@@ -1,0 +1,163 @@
+"""What happens to brokers and executors on purpose, one broker at a time.
+
+A broker that was killed is started again in the background, while the pipelines go on; the next
+disturbance waits until the cluster is whole. So two replicas of three are always in sync.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from sparkonce.errors import SparkonceError
+from sparkonce.local import LocalKafka
+from sparkonce.verify import readers
+from sparkonce.verify.schedule import Broker
+from sparkonce.verify.trial import Course
+
+_MOVED_TIMEOUT_S: Final = 20.0
+_OUTLASTED_TIMEOUT_S: Final = 60.0
+
+
+class Brokers:
+    """May be asked from any thread."""
+
+    def __init__(self, kafka: LocalKafka) -> None:
+        self._kafka = kafka
+        self._one_at_a_time = threading.Lock()
+        self._menders: list[threading.Thread] = []
+        self._errors: list[Exception] = []
+        self._unreplicated: dict[int, list[int]] = {}
+
+    def disturb(self, element: Broker, course: Course) -> None:
+        """Returns when it is done; mending goes on behind."""
+        self._one_at_a_time.acquire()
+        try:
+            self._kafka.wait_until_healthy()
+            broker = self._who(element, course)
+            course.tell("broker", f"{element.action} of broker {broker}, the {element.role}")
+            if element.action == "kill":
+                self._kafka.kill_broker(broker)
+            elif element.action == "restart":
+                self._kafka.stop_broker(broker)
+            else:
+                self._kafka.pause_broker(broker)
+        except BaseException:
+            self._one_at_a_time.release()
+            raise
+        self._mend(lambda: self._bring_back(element, broker, course))
+
+    def stop_replicating(self, course: Course) -> None:
+        """Followers stand still, so what the leader acknowledges by itself is nowhere else."""
+        self._one_at_a_time.acquire()
+        leader = self._kafka.leader_of(course.output_topics[0], 0)
+        others = [each for each in self._kafka.broker_ids if each != leader]
+        course.tell("broker", f"brokers {others}, the followers, are stopped")
+        for each in others:
+            self._kafka.pause_broker(each)
+        self._unreplicated[course.trial.number] = [leader, *others]
+
+    def lose_unreplicated(self, course: Course) -> None:
+        """At the last record: the leader dies, the followers go on without its records."""
+        brokers = self._unreplicated.pop(course.trial.number, None)
+        if brokers is None:
+            return
+        leader, *others = brokers
+        course.tell("broker", f"broker {leader}, the leader, is killed; {others} go on")
+        self._kafka.kill_broker(leader)
+        for each in others:
+            self._kafka.resume_broker(each)
+        topic = course.output_topics[0]
+
+        def bring_back() -> None:
+            # Not before another one leads: the old one would come back with its records.
+            self._until(lambda: self._kafka.leader_of(topic, 0) not in (leader, -1))
+            self._kafka.start_broker(leader)
+
+        self._mend(bring_back)
+
+    def move_leaders(self, times: int, course: Course) -> None:
+        """In the background, one move after the other."""
+        self._one_at_a_time.acquire()
+        rng = random.Random(course.trial.seed)
+        topic = course.output_topics[0]
+
+        def move() -> None:
+            for _ in range(times):
+                partition = rng.randrange(course.trial.partitions)
+                former = self._kafka.leader_of(topic, partition)
+                to = rng.choice([each for each in self._kafka.broker_ids if each != former])
+                course.tell("broker", f"partition {partition} goes from broker {former} to {to}")
+                self._kafka.move_leader(topic, partition, to)
+
+        self._mend(move)
+
+    def outlast(self, transactional_id: str) -> None:
+        """Until the coordinator has given the transaction up."""
+        servers = self._kafka.bootstrap_servers
+        deadline_s = time.monotonic() + _OUTLASTED_TIMEOUT_S
+        while readers.transaction_state(servers, transactional_id) == "Ongoing":
+            if time.monotonic() > deadline_s:
+                raise SparkonceError(
+                    f"the transaction of {transactional_id} was not timed out within "
+                    f"{_OUTLASTED_TIMEOUT_S:g} s: is transaction.timeout.ms heeded?"
+                )
+            time.sleep(0.1)  # between two questions to the coordinator
+
+    def settle(self) -> None:
+        """Until all is mended; raises what went wrong."""
+        for mender in self._menders:
+            mender.join()
+        self._menders.clear()
+        if self._errors:
+            raise SparkonceError(f"a broker could not be brought back: {self._errors[0]}")
+        self._kafka.wait_until_healthy()
+
+    def _who(self, element: Broker, course: Course) -> int:
+        if element.role == "controller":
+            return readers.controller(self._kafka.bootstrap_servers)
+        if element.role == "coordinator":
+            return self._kafka.coordinator_of(course.job().name)
+        return self._kafka.leader_of(course.output_topics[0], 0)
+
+    def _bring_back(self, element: Broker, broker: int, course: Course) -> None:
+        if element.action == "pause":
+            # Long enough to be missed: until somebody else leads what it led.
+            self._until(lambda: self._kafka.leader_of(course.output_topics[0], 0) != broker)
+            self._kafka.resume_broker(broker)
+        else:
+            self._kafka.start_broker(broker)
+        self._kafka.wait_until_healthy()
+        course.tell("broker", f"broker {broker} is back")
+
+    def _mend(self, action: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                action()
+            except Exception as error:  # noqa: BLE001 - raised in settle
+                self._errors.append(error)
+            finally:
+                self._one_at_a_time.release()
+
+        mender = threading.Thread(target=run, name="sparkonce-mender")
+        self._menders.append(mender)
+        mender.start()
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + _MOVED_TIMEOUT_S
+        while not condition() and time.monotonic() < deadline_s:
+            time.sleep(0.1)  # between two questions to the cluster
+
+
+def executor_of(worker_pid: int) -> int:
+    """The JVM that a Python worker belongs to: parent of the daemon that forked it."""
+    return _parent(_parent(worker_pid))
+
+
+def _parent(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])

@@ -1,0 +1,88 @@
+"""What the pipelines through Spark have in common: where they read, how they write and end."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+import sparkonce
+from sparkonce.verify.contract import POINTS, Job
+
+GUARANTEES = ("none", "at_most_once", "at_least_once", "exactly_once")
+ALL_POINTS = POINTS
+TASK_POINTS = frozenset({"produce:first", "produce:last"})
+"""Reached on executors, in a task's place."""
+
+_starting = threading.Lock()
+
+
+def session() -> SparkSession:
+    """A session of one's own in the context of this process, which jobs share."""
+    with _starting:
+        spark = sparkonce.session("verify")
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "2")
+    return own
+
+
+def read(spark: SparkSession, job: Job) -> DataFrame:
+    return (
+        sparkonce.read_stream(spark)
+        .option("kafka.bootstrap.servers", job.bootstrap_servers)
+        .option("subscribe", job.input_topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", job.per_batch)
+        .load()
+    )
+
+
+def write(frame: DataFrame, job: Job, mode: str = "append", **options: Any) -> None:
+    """To the end of the input, as a stream of batches."""
+    writer = (
+        sparkonce.write_stream(frame)
+        .format("kafka")
+        .outputMode(mode)
+        .option("kafka.bootstrap.servers", job.bootstrap_servers)
+        .option("kafka.transactional.id", job.name)
+        .option("guarantee", job.guarantee)
+        .option("checkpointLocation", job.folder)
+        .options(**{f"kafka.{key}": value for key, value in job.settings.items()})
+        .options(**options)
+        .trigger(availableNow=True)
+        .observe(job.observe)
+    )
+    committed = _Committed(job)
+    frame.sparkSession.streams.addListener(committed)
+    try:
+        writer.start().awaitTermination()
+    finally:
+        frame.sparkSession.streams.removeListener(committed)
+
+
+class _Committed(StreamingQueryListener):
+    """Spark reports a batch when it stands in its commit log: the last point of all."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        if event.progress.numInputRows:
+            self._job.observe("spark-commit")
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass

@@ -1,0 +1,166 @@
+"""The book of a verification: all its outcomes in one file, from which a later run goes on.
+
+The campaign adds each outcome as it comes and writes the book; `page` makes a page of it. The file
+is JSON with one outcome a line, so that what a run adds is what a diff shows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Self
+
+from sparkonce.errors import SparkonceError
+from sparkonce.verify.outcome import Outcome
+
+_FORMAT: Final = 1
+
+
+class BookError(SparkonceError):
+    """The book can't be read or written; what was on the disk before is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    seed: int
+    """From which the seeds of all trials are drawn."""
+    started: str
+    """When the first run began, as an ISO date and time."""
+    versions: dict[str, str]
+    """Of sparkonce, kafka, spark and python."""
+    outcomes: tuple[Outcome, ...] = ()
+    elapsed_s: float = 0.0
+    """Of all runs that wrote in this book."""
+
+    def __post_init__(self) -> None:
+        numbers = [outcome.number for outcome in self.outcomes]
+        if len(set(numbers)) != len(numbers):
+            twice = next(number for number in numbers if numbers.count(number) > 1)
+            raise ValueError(f"trial {twice} is there twice")
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next trial; the first is 1. Gaps that a stopped run left stay."""
+        return max((outcome.number for outcome in self.outcomes), default=0) + 1
+
+    def add(self, outcome: Outcome) -> Book:
+        """The book with one more trial. A number that is taken is a `ValueError`."""
+        return replace(self, outcomes=(*self.outcomes, outcome))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(fields, dict) or "format" not in fields:
+                raise _Damage('it is JSON of another kind, without the field "format"')
+            if (written := fields.pop("format")) != _FORMAT:
+                raise BookError(
+                    f"the book {path} is written in format {written!r}, this version of sparkonce "
+                    f"knows {_FORMAT}: go on with the version that wrote it, or start a new book"
+                )
+            book: Self = _made(cls, fields, "the book")
+            return book
+        except OSError as error:
+            raise BookError(
+                f"the book {path} can't be read: {error.strerror}; check the path, or start a "
+                "new book"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise BookError(
+                f"{path} is not a book that sparkonce wrote, or it was changed since: {error}; "
+                "bring back an older version of the file, or start a new book under another name"
+            ) from error
+
+    def write(self, path: Path) -> None:
+        """All or nothing: what is at the path is a whole book at any moment."""
+        draft = path.with_name(path.name + ".draft")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with draft.open("w", encoding="utf-8") as file:
+                file.write(self._json())
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise BookError(
+                f"the book {path} can't be written: {error.strerror}; the former one is untouched. "
+                "Make room or choose another path, and run again to go on from there"
+            ) from error
+
+    def _json(self) -> str:
+        head = {
+            "format": _FORMAT,
+            "seed": self.seed,
+            "started": self.started,
+            "versions": self.versions,
+            "elapsed_s": self.elapsed_s,
+        }
+        lines = [f" {json.dumps(name)}: {_dumps(value)}," for name, value in head.items()]
+        outcomes = ",\n".join("  " + _dumps(_fields(outcome)) for outcome in self.outcomes)
+        return "\n".join(
+            ["{", *lines, ' "outcomes": [', *([outcomes] * bool(outcomes)), " ]", "}\n"]
+        )
+
+
+class _Damage(ValueError):
+    """A field that is missing, unknown or of the wrong kind."""
+
+
+def _dumps(value: object) -> str:
+    # ASCII, because an error's text may hold half a character, which UTF-8 can't.
+    return json.dumps(value, allow_nan=False)
+
+
+def _fields(value: Any) -> Any:
+    """A dataclass as a dict, without the fields that have their default: most lines are short."""
+    if dataclasses.is_dataclass(value):
+        every = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return {field.name: _fields(it) for field, it in every if it != field.default}
+    if isinstance(value, tuple):
+        return [_fields(each) for each in value]
+    return value
+
+
+def _made(kind: Any, value: Any, where: str) -> Any:
+    """The value of type `kind` that `_fields` made `value` of; `where` is for the complaint."""
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        return _made_of_fields(typing.cast("type[Any]", kind), value, where)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is types.UnionType:
+        return None if value is None else _made(inner[0], value, where)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_made(inner[0], each, f"{where}[{n}]") for n, each in enumerate(value))
+    if origin is dict and isinstance(value, dict):
+        return {key: _made(inner[1], each, f"{where}.{key}") for key, each in value.items()}
+    if isinstance(kind, type) and issubclass(kind, StrEnum) and value in list(kind):
+        return kind(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    # Not isinstance: true and false are integers to Python.
+    if type(value) is not kind:
+        raise _Damage(f"{where} is {str(value)[:60]!r}, which is no {_name(kind)}")
+    return value
+
+
+def _made_of_fields(kind: type[Any], value: Mapping[str, Any], where: str) -> Any:
+    types_by_name = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    if unknown := value.keys() - fields.keys():
+        raise _Damage(f"{where} has an unknown field {min(unknown)!r}")
+    for name, field in fields.items():
+        if name not in value and field.default is dataclasses.MISSING:
+            raise _Damage(f"{where} has no field {name!r}")
+    return kind(**{n: _made(types_by_name[n], each, f"{where}.{n}") for n, each in value.items()})
+
+
+def _name(kind: Any) -> str:
+    words = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    return words.get(kind) or getattr(kind, "__name__", str(kind)).lower()

@@ -1,0 +1,376 @@
+"""Trials side by side: one cluster, one process at a time, killed and started again.
+
+A round walks its trials through their lives. In each life a host runs all jobs; those that have an
+element for this life wait at their point until the last has come to its own, then one kill -9 (or
+one SIGSTOP) finds each of them where its schedule wants it. What happens to brokers, one at a time,
+happens while the pipeline that asked for it stands at its point.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import astuple
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from sparkonce.errors import SparkonceError
+from sparkonce.local import LocalKafka
+from sparkonce.verify import readers
+from sparkonce.verify.checker import check
+from sparkonce.verify.child import Child
+from sparkonce.verify.contract import Record
+from sparkonce.verify.disturb import Brokers, executor_of
+from sparkonce.verify.gate import Arrival, Gate
+from sparkonce.verify.history import Markings
+from sparkonce.verify.host import Assignment, Order
+from sparkonce.verify.outcome import Finding, Outcome, Verdict
+from sparkonce.verify.promises import judge, judge_control
+from sparkonce.verify.schedule import (
+    ENDS,
+    At,
+    Broker,
+    Kill,
+    KillAfter,
+    KillExecutor,
+    KillSent,
+    KillWorker,
+    LoseUnreplicated,
+    MoveLeaders,
+    Outlast,
+    Pause,
+    lives,
+    to_text,
+)
+from sparkonce.verify.trial import Course, Trial, trial_number
+
+_LIVES_MORE: Final = 3
+"""A pipeline that failed is started again, as any supervisor would, so often at most."""
+_LIFE_TIMEOUT_S: Final = 240.0
+_ZOMBIE_TIMEOUT_S: Final = 90.0
+_TASK_POINTS: Final = ("produce:first", "produce:last")
+
+Heard = Callable[[str], None]
+
+
+class Round:
+    """Runs trials that may share a process; `run` answers an outcome for each."""
+
+    def __init__(
+        self,
+        kafka: LocalKafka,
+        trials: Sequence[Trial],
+        folder: Path,
+        *,
+        master: str | None = None,
+        heard: Heard = lambda text: None,
+    ) -> None:
+        self._kafka = kafka
+        self._folder = folder
+        self._heard = heard
+        self._courses = {trial.number: Course(trial, kafka, folder) for trial in trials}
+        self._brokers = Brokers(kafka)
+        self._master = master or f"local[{self._cores()}]"
+        self._gate = Gate(self._decide)
+        self._began_s = time.monotonic()
+
+    def run(self) -> list[Outcome]:
+        self._began_s = time.monotonic()
+        with ExitStack() as stack:
+            for course in self._courses.values():
+                course.open()
+                stack.callback(course.close)
+            topics = [topic for course in self._all for topic in course.output_topics]
+            watcher = stack.enter_context(readers.Watcher(self._kafka.bootstrap_servers, topics))
+            try:
+                with self._gate:
+                    failures = self._live()
+                self._brokers.settle()
+            except SparkonceError as error:
+                return [self._failed(course, str(error)) for course in self._all]
+            return self._judge(topics, watcher, failures)
+
+    @property
+    def _all(self) -> list[Course]:
+        return list(self._courses.values())
+
+    # -- lives -----------------------------------------------------------------------------------
+
+    def _live(self) -> dict[int, str]:
+        """All lives; answers why a trial never came to its end, by number."""
+        planned = max(lives(course.trial.schedule) for course in self._all)
+        failures: dict[int, str] = {}
+        zombie: tuple[Child, int] | None = None
+        with ExitStack() as stack:
+            for life in range(planned + _LIVES_MORE):
+                if life >= planned:
+                    for course in self._all:
+                        course.proxy.clear()  # what is left of the schedule has had its chance
+                self._heard(f"life {life + 1}")
+                child = stack.enter_context(self._start(life))
+                settled = partial(self._is_settled, life, child)
+                is_settled = self._gate.wait(settled, _LIFE_TIMEOUT_S)
+                ended = {n: self._gate.ended(n, life) for n in self._courses}
+                if not is_settled:
+                    late = [n for n, how in ended.items() if how is None]
+                    raise SparkonceError(
+                        f"trials {late} neither ended nor came to their point within "
+                        f"{_LIFE_TIMEOUT_S:g} s of life {life + 1}. Its process said last:\n"
+                        + child.last_words()
+                    )
+                failures = self._failures(life, ended, child)
+                if self._is_paused_in(life):
+                    self._tell_all("pause", f"the driver is stopped in life {life + 1}")
+                    child.pause()
+                    zombie = (child, life)
+                else:
+                    was_running = child.is_running() and None in ended.values()
+                    child.kill()
+                    if was_running:
+                        self._tell_all("kill", f"kill -9 ends life {life + 1}")
+                    self._stand_still(life)
+                if life + 1 >= planned and not failures:
+                    break
+            if zombie is not None:
+                self._wake(*zombie)
+        return failures
+
+    def _start(self, life: int) -> Child:
+        assignments = tuple(
+            Assignment(
+                program=course.trial.pipeline.program,
+                job=course.job(),
+                own_pass=self._gate.a_pass(number, life),
+            )
+            for number, course in self._courses.items()
+        )
+        self._tell_all("life", f"life {life + 1} begins")
+        order = Order(assignments=assignments, master=self._master)
+        return Child(
+            [sys.executable, "-m", "sparkonce.verify.host", order.to_text()],
+            _environment(self._folder),
+        )
+
+    def _is_settled(self, life: int, child: Child) -> bool:
+        if not child.is_running():
+            return True
+        return all(
+            self._gate.ended(number, life) is not None or self._is_where_it_ends(course, life)
+            for number, course in self._courses.items()
+        )
+
+    def _is_where_it_ends(self, course: Course, life: int) -> bool:
+        for each in course.trial.schedule:
+            if not isinstance(each, ENDS) or each.life != life:
+                continue
+            if isinstance(each, KillSent) and course.was_sent():
+                return True
+            if isinstance(each, KillAfter):
+                ends = readers.ends(self._kafka.bootstrap_servers, course.output_topics)
+                return sum(ends.values()) >= each.records
+        return self._gate.is_held(course.trial.number, life)
+
+    def _failures(self, life: int, ended: dict[int, str | None], child: Child) -> dict[int, str]:
+        """Why this life was not the last, for each trial that it was not the last for."""
+        found: dict[int, str] = {}
+        for number, how in ended.items():
+            if how:
+                self._courses[number].tell("end", f"it failed: {how[:300]}")
+                found[number] = how
+            elif how is None:
+                found[number] = f"life {life + 1} was ended. {child.last_words()[-500:]}"
+            else:
+                self._courses[number].tell("end", "all input is processed")
+        return found
+
+    def _is_paused_in(self, life: int) -> bool:
+        return any(
+            isinstance(each, Pause) and each.life == life
+            for course in self._all
+            for each in course.trial.schedule
+        )
+
+    def _wake(self, child: Child, life: int) -> None:
+        """The zombie goes on, while its successor's work is done."""
+        self._tell_all("life", f"the stopped driver of life {life + 1} goes on")
+        child.resume()
+        self._gate.release(life)
+        is_over = self._gate.wait(
+            lambda: (
+                not child.is_running()
+                or all(self._gate.ended(number, life) is not None for number in self._courses)
+            ),
+            _ZOMBIE_TIMEOUT_S,
+        )
+        for number, course in self._courses.items():
+            how = self._gate.ended(number, life)
+            course.tell("end", f"the zombie ended: {how[:300] if how else how}")
+        child.kill()
+        if not is_over:
+            raise SparkonceError(
+                f"a driver that was fenced neither ended nor failed within {_ZOMBIE_TIMEOUT_S:g} "
+                f"s. It said last:\n{child.last_words()}"
+            )
+
+    def _stand_still(self, life: int) -> None:
+        """Between two lives: what the log has, and what happens to checkpoints."""
+        servers = self._kafka.bootstrap_servers
+        self._brokers.settle()
+        for course in self._all:
+            _await_decision(servers, course)
+            visible = readers.read(servers, course.output_topics)
+            committed = readers.committed(servers, course.job().name, course.input_topic)
+            course.add_moment(f"after life {life + 1}", committed, visible)
+            course.disturb_checkpoint(life)
+
+    # -- at the gate -----------------------------------------------------------------------------
+
+    def _decide(self, arrival: Arrival) -> None:
+        course = self._courses[arrival.trial]
+        if arrival.point == "produce:last":
+            self._brokers.lose_unreplicated(course)
+        for each in course.trial.schedule:
+            if isinstance(each, At) and (each.point, each.nth, each.life) == (
+                arrival.point,
+                arrival.time,
+                arrival.life,
+            ):
+                self._act(each, arrival, course)
+
+    def _act(self, element: At, arrival: Arrival, course: Course) -> None:
+        if isinstance(element, Kill | Pause):
+            course.tell("point", f"waits at {arrival.point}, time {arrival.time}")
+            self._gate.hold(arrival.trial, arrival.life)
+        elif isinstance(element, KillWorker | KillExecutor):
+            pid = arrival.pid if isinstance(element, KillWorker) else executor_of(arrival.pid)
+            course.tell("kill", f"{element!r}: process {pid}")
+            os.kill(pid, signal.SIGKILL)
+        elif isinstance(element, Outlast):
+            course.tell("point", f"outlasts its transaction at {arrival.point}")
+            self._brokers.outlast(course.job().name)
+        elif isinstance(element, Broker):
+            self._brokers.disturb(element, course)
+        elif isinstance(element, LoseUnreplicated):
+            self._brokers.stop_replicating(course)
+        elif isinstance(element, MoveLeaders):
+            self._brokers.move_leaders(element.times, course)
+
+    # -- in the end ------------------------------------------------------------------------------
+
+    def _judge(
+        self, topics: Sequence[str], watcher: readers.Watcher, failures: dict[int, str]
+    ) -> list[Outcome]:
+        servers = self._kafka.bootstrap_servers
+        self._heard("reading what is there")
+        open_parts = readers.left_open(servers, topics)
+        seen = readers.read(servers, topics)
+        java = self._read_with_java(seen)
+        marks = readers.markings(self._kafka, topics)
+        outcomes = []
+        for number, course in self._courses.items():
+            if number in failures:
+                outcomes.append(self._failed(course, failures[number]))
+                continue
+            own = set(course.output_topics)
+            marked = [marks[topic] for topic in course.output_topics]
+            history = course.history(
+                {
+                    "confluent-kafka, after": [each for each in seen if each.topic in own],
+                    **({"Java, after": java[number]} if number in java else {}),
+                },
+                {"confluent-kafka, during": [each for each in watcher.seen if each.topic in own]},
+                [part for part in open_parts if part[0] in own],
+                Markings(*(sum(each) for each in zip(*map(astuple, marked), strict=True))),
+            )
+            outcomes.append(self._outcome(course, check(history)))
+        return outcomes
+
+    def _read_with_java(self, seen: Sequence[Record]) -> dict[int, list[Record]]:
+        """By trial; left out where the values don't tell whose they are."""
+        found: dict[int, list[Record]] = {}
+        for index in range(max(len(course.output_topics) for course in self._all)):
+            topics = {
+                course.trial.number: course.output_topics[index]
+                for course in self._all
+                if len(course.output_topics) > index
+            }
+            told = [each for each in seen if each.topic in topics.values()]
+            if any(trial_number(each.value) not in topics for each in told):
+                return {}
+            read = readers.read_with_java(self._kafka, list(topics.values()), len(told))
+            for number in topics:
+                found.setdefault(number, [])
+            for each in read:
+                owner = trial_number(each.value)
+                if owner is None or owner not in topics:
+                    raise SparkonceError(f"Kafka's consumer read {each.value!r}: whose is it?")
+                found[owner].append(
+                    Record(topics[owner], each.partition, each.offset, each.key, each.value)
+                )
+        return found
+
+    def _outcome(self, course: Course, findings: tuple[Finding, ...]) -> Outcome:
+        trial = course.trial
+        if trial.must_show:
+            verdict = judge_control(trial.must_show, findings)
+        else:
+            verdict = judge(trial.guarantee, findings)
+        return self._made(course, verdict, findings)
+
+    def _failed(self, course: Course, why: str) -> Outcome:
+        return self._made(course, Verdict.FAILED, (), why)
+
+    def _made(
+        self, course: Course, verdict: Verdict, findings: tuple[Finding, ...], error: str = ""
+    ) -> Outcome:
+        trial = course.trial
+        return Outcome(
+            number=trial.number,
+            seed=trial.seed,
+            pipeline=trial.name,
+            guarantee=trial.guarantee.value,
+            family=trial.family,
+            schedule=to_text(trial.schedule),
+            verdict=verdict,
+            findings=findings,
+            records=trial.records,
+            duration_s=round(time.monotonic() - self._began_s, 1),
+            story=course.story(),
+            error=error,
+            control=bool(trial.must_show),
+            must_show=trial.must_show,
+        )
+
+    def _tell_all(self, kind: str, text: str) -> None:
+        for course in self._all:
+            course.tell(kind, text)
+
+    def _cores(self) -> int:
+        """Two, and as many as are taken by tasks that wait at a point."""
+        waiting = sum(
+            isinstance(each, At) and each.point in _TASK_POINTS
+            for course in self._all
+            for each in course.trial.schedule
+        )
+        return 2 + 2 * waiting
+
+
+def _await_decision(servers: str, course: Course) -> None:
+    """A decision that was taken is visible when its markers are written; until then, wait."""
+    while readers.transaction_state(servers, course.job().name).startswith("Prepare"):
+        time.sleep(0.02)  # between two questions to the coordinator
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    # A JVM that lives for seconds needs half the CPU time without its second compiler.
+    java = f"-Djava.io.tmpdir={folder} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return os.environ | {
+        "TMPDIR": str(folder),
+        "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {java}".strip(),
+        "SPARKONCE_HISTORY": "",
+    }

@@ -1,0 +1,82 @@
+"""A process to be killed: with its whole group, and with its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from sparkonce.verify.child import Child
+
+# A grandchild shares the group, as Spark's JVM does.
+FAMILY = """
+import subprocess, sys
+grandchild = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(grandchild.pid, flush=True)
+grandchild.wait()
+"""
+ENDS_WITH_PARENT = """
+import sys, threading
+from sparkonce.verify.child import end_with_parent
+end_with_parent()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+PARENT = f"""
+import os, sys
+from sparkonce.verify.child import Child
+child = Child([sys.executable, "-c", {ENDS_WITH_PARENT!r}], os.environ)
+while "ready" not in child.last_words():
+    pass
+print(child.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def is_alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def said(child: Child) -> str:
+    while not child.last_words():
+        assert child.is_running()
+    return child.last_words()
+
+
+def test_a_kill_ends_the_whole_group() -> None:
+    with Child([sys.executable, "-c", FAMILY], os.environ) as child:
+        grandchild = int(said(child))
+        assert is_alive(grandchild)
+        child.kill()
+        assert not is_alive(grandchild)
+        assert child.exit_code == -signal.SIGKILL
+
+
+def test_an_end_of_its_own_has_its_code_and_its_last_words() -> None:
+    with Child([sys.executable, "-c", "print('bye'); exit(3)"], os.environ) as child:
+        assert child.exit_code == 3
+        child.kill()
+        assert child.last_words() == "bye\n"
+
+
+def test_a_pause_stops_it_until_it_is_resumed() -> None:
+    with Child([sys.executable, "-c", FAMILY], os.environ) as child:
+        said(child)
+        child.pause()
+        stat = Path(f"/proc/{child.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            pass
+        child.resume()
+        while stat.read_text().rpartition(")")[2].split()[0] == "T":
+            pass
+
+
+def test_it_ends_with_its_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL
+    pid = int(done.stdout)
+    while is_alive(pid):
+        pass  # the test's own time-out is the limit

@@ -1,0 +1,65 @@
+"""The gate: points are told and counted, whoever is to wait there waits."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sparkonce.verify.gate import Arrival, Gate
+
+
+def test_arrivals_are_counted_by_trial_life_and_point() -> None:
+    seen: list[tuple[int, int, str, int]] = []
+
+    def decide(arrival: Arrival) -> None:
+        seen.append((arrival.trial, arrival.life, arrival.point, arrival.time))
+
+    with Gate(decide) as gate:
+        gate.a_pass(1, 0)("open")
+        gate.a_pass(1, 0)("open")
+        gate.a_pass(1, 1)("open")
+        gate.a_pass(2, 0)("end")
+    assert seen == [(1, 0, "open", 1), (1, 0, "open", 2), (1, 1, "open", 1), (2, 0, "end", 1)]
+
+
+def test_who_is_held_goes_on_when_released() -> None:
+    with Gate(lambda arrival: gate.hold(arrival.trial, arrival.life)) as gate:
+        went_on = threading.Event()
+
+        def pipeline() -> None:
+            gate.a_pass(7, 0)("offsets")
+            went_on.set()
+
+        thread = threading.Thread(target=pipeline)
+        thread.start()
+        assert gate.wait(lambda: gate.is_held(7, 0), 10)
+        assert not went_on.is_set()
+        gate.release(0)
+        thread.join(10)
+        assert went_on.is_set()
+
+
+def test_ends_are_told_with_their_reason() -> None:
+    with Gate(lambda arrival: None) as gate:
+        assert gate.ended(1, 0) is None
+        gate.a_pass(1, 0).ended()
+        gate.a_pass(2, 0).ended("FencedError: taken over")
+        assert gate.ended(1, 0) == ""
+        assert gate.ended(2, 0) == "FencedError: taken over"
+
+
+def test_what_fails_at_the_gate_is_raised_where_it_is_left() -> None:
+    def decide(arrival: Arrival) -> None:
+        raise ValueError("no such broker")
+
+    with pytest.raises(ExceptionGroup, match="at the gate") as raised, Gate(decide) as gate:
+        gate.a_pass(1, 0)("open")
+    assert raised.group_contains(ValueError, match="no such broker")
+
+
+def test_a_pass_fails_when_the_verifier_is_gone() -> None:
+    with Gate(lambda arrival: None) as gate:
+        left = gate.a_pass(1, 0)
+    with pytest.raises(ConnectionError):
+        left("open")

@@ -1,0 +1,83 @@
+"""The witnesses, on a real cluster: each tells of what it is asked, and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from parts import a_producer, a_topic
+from sparkonce import Producer
+from sparkonce.local import LocalKafka
+from sparkonce.verify import readers
+from sparkonce.verify.history import Markings
+
+
+@pytest.fixture
+def topic(kafka: LocalKafka) -> Iterator[str]:
+    with a_topic(kafka, partitions=2) as name:
+        yield name
+
+
+def test_a_decided_transaction_as_all_of_them_see_it(kafka: LocalKafka, topic: str) -> None:
+    servers = kafka.bootstrap_servers
+    with a_producer(kafka) as producer:
+        with producer.transaction():
+            for number in range(5):
+                producer.produce(topic, f"{number}", key=b"k", partition=number % 2)
+            producer.send_offsets_to_transaction({(topic, 0): 3}, "readers-group")
+        producer.begin_transaction()
+        producer.produce(topic, "aborted", key=b"k", partition=0)
+        producer.flush()
+        producer.abort_transaction()
+        assert readers.left_open(servers, [topic]) == []
+        seen = readers.read(servers, [topic])
+        assert sorted(each.value or b"" for each in seen) == [b"0", b"1", b"2", b"3", b"4"]
+        with_java = readers.read_with_java(kafka, [topic], 5)
+        places = {(each.partition, each.offset, each.key, each.value) for each in seen}
+        assert {(e.partition, e.offset, e.key, e.value) for e in with_java} == places
+        uncommitted = readers.read(servers, [topic], "read_uncommitted")
+        assert b"aborted" in {each.value for each in uncommitted}
+        assert readers.committed(servers, "readers-group", topic) == {0: 3, 1: -1001}
+        assert readers.markings(kafka, [topic]) == {topic: Markings(3, 0, 2, 1)}
+        assert readers.transaction_state(servers, producer.identity.transactional_id) in (
+            "CompleteAbort", "Empty",
+        )  # fmt: skip
+
+
+def test_an_open_transaction_is_noticed(kafka: LocalKafka, topic: str) -> None:
+    servers = kafka.bootstrap_servers
+    with a_producer(kafka) as producer:
+        producer.begin_transaction()
+        producer.produce(topic, "open", partition=1)
+        producer.flush()
+        assert readers.left_open(servers, [topic], timeout_s=0.5) == [(topic, 1)]
+        assert readers.read(servers, [topic]) == []
+        assert readers.ends(servers, [topic]) == {(topic, 0): 0, (topic, 1): 1}
+        assert readers.transaction_state(servers, producer.identity.transactional_id) == "Ongoing"
+        producer.commit_transaction()
+        assert readers.left_open(servers, [topic]) == []
+
+
+def test_batches_without_the_transactional_bit_are_counted(kafka: LocalKafka, topic: str) -> None:
+    with Producer({"bootstrap.servers": kafka.bootstrap_servers}) as producer:
+        producer.produce(topic, "plain", partition=0)
+        producer.flush()
+    assert readers.markings(kafka, [topic]) == {topic: Markings(0, 1, 0, 0)}
+
+
+def test_the_watcher_sees_what_comes(kafka: LocalKafka, topic: str) -> None:
+    with readers.Watcher(kafka.bootstrap_servers, [topic]) as watcher, a_producer(kafka) as ours:
+        with ours.transaction():
+            ours.produce(topic, "seen", partition=0)
+        while not watcher.seen:
+            pass  # the test's own time-out is the limit
+        assert [(each.topic, each.value) for each in watcher.seen] == [(topic, b"seen")]
+
+
+def test_an_id_that_the_coordinator_does_not_know(kafka: LocalKafka) -> None:
+    assert readers.transaction_state(kafka.bootstrap_servers, "nobody") == ""
+
+
+def test_the_controller_is_one_of_the_brokers(kafka3: LocalKafka) -> None:
+    assert readers.controller(kafka3.bootstrap_servers) in kafka3.broker_ids
