@@ -102,6 +102,8 @@ def test_ctrl_c_stops_it_and_leaves_nothing(marked: Marked) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env=marked.env,
+        # Who is started in the background by a shell without job control ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as program:
         _wait_for_spark(program, marked)
         program.send_signal(signal.SIGINT)

@@ -39,6 +39,7 @@ def step(
         checkpoint,
         pipeline="payments",
         location="/here",
+        guarantee=guarantee,
         ledger_lost=ledger_lost,
     )
 
@@ -98,6 +99,18 @@ def test_a_ledger_that_is_gone_is_asked_about(committed: int | None) -> None:
     said = str(refused.value)
     for words in ("batch 5", "/here", "'payments'", "offsets.retention.minutes", "ledgerLost"):
         assert words in said
+
+
+@pytest.mark.parametrize("guarantee", [each for each in Guarantee if each.may_repeat])
+def test_where_records_may_be_repeated_the_batch_is_run_again(guarantee: Guarantee) -> None:
+    """Under `none`, a crash before the clock's first entry leaves no ledger."""
+    assert step(None, Checkpoint(OURS, 5, 4), guarantee) == GoOn()
+    assert step(None, Checkpoint(OURS, 5, 4), guarantee, "skip") == FinishCommit(5)
+
+
+def test_at_most_once_asks_too() -> None:
+    with pytest.raises(LedgerError, match="ledgerLost"):
+        step(None, Checkpoint(OURS, 5, 4), Guarantee.AT_MOST_ONCE)
 
 
 @pytest.mark.parametrize("ledger_lost", ["fail", "replay", "skip"])

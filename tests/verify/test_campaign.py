@@ -59,7 +59,7 @@ def test_the_quick_preset_has_each_cell_once_and_the_controls() -> None:
         (pipeline.name, guarantee, family)
         for pipeline in built_in()
         for guarantee in pipeline.guarantees
-        for family in families(pipeline, guarantee, 3)
+        for family in families(pipeline, guarantee)
     }
     rest = {each.name for each in drawn if each.family not in FAMILIES}
     assert rest == {each.name for each in controls(3)}
@@ -109,6 +109,6 @@ def test_rounds_are_of_one_kind() -> None:
 
 
 def test_rounds_are_not_too_large() -> None:
-    sizes = [len(part) for part in in_rounds(trial(number) for number in range(30))]
-    assert sum(sizes) == 30
-    assert max(sizes) <= 12
+    sizes = [len(part) for part in in_rounds(trial(number) for number in range(60))]
+    assert sum(sizes) == 60
+    assert max(sizes) <= 24

@@ -28,7 +28,7 @@ CELLS = [
     (name, guarantee, family)
     for name, pipeline in PIPELINES.items()
     for guarantee in pipeline.guarantees
-    for family in [*families(pipeline, guarantee, 3), MIXED]
+    for family in [*families(pipeline, guarantee), MIXED]
 ]
 
 
@@ -90,4 +90,4 @@ def test_lives(schedule: tuple[object, ...], expected: int) -> None:
 
 
 def test_exactly_once_has_trials_in_all_families() -> None:
-    assert families(PIPELINES["stateful"], Guarantee.EXACTLY_ONCE, 3) == list(FAMILIES)
+    assert families(PIPELINES["stateful"], Guarantee.EXACTLY_ONCE) == list(FAMILIES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sparkonce.guarantees import Guarantee
 from sparkonce.stream.checkpoint import Checkpoint
 from sparkonce.stream.ledger import Entry, LedgerError
 
@@ -38,12 +39,16 @@ def next_step(
     *,
     pipeline: str,
     location: str,
+    guarantee: Guarantee,
     ledger_lost: str,
 ) -> Step:
     if checkpoint.planned is None:
         return _new_checkpoint(entry, checkpoint, location)
     if entry is None:
-        return _no_ledger(checkpoint, checkpoint.planned, pipeline, location, ledger_lost)
+        # Under `none` a crash may come before the clock has noted anything. Where a record may be
+        # repeated nobody has to be asked: the batch is run again.
+        lost = "replay" if guarantee.may_repeat and ledger_lost == "fail" else ledger_lost
+        return _no_ledger(checkpoint, checkpoint.planned, pipeline, location, lost)
     if entry.query != checkpoint.query:
         raise LedgerError(
             f"transactional id {pipeline!r} belongs to another checkpoint: its ledger has {entry} "

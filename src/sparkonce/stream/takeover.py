@@ -29,6 +29,7 @@ def take_over(
         checkpoint,
         pipeline=settings.pipeline,
         location=folder.location,
+        guarantee=settings.guarantee,
         ledger_lost=settings.ledger_lost,
     )
     if isinstance(step, FinishCommit):

@@ -28,8 +28,8 @@ from sparkonce.verify.schedule import MIXED, Pause, Schedule, draw, families, pa
 from sparkonce.verify.shrink import shrink
 from sparkonce.verify.trial import Trial
 
-_TOGETHER: Final = 12
-"""Trials in a round; with Spark, they share a driver."""
+_TOGETHER: Final = 24
+"""Trials in a round. They share a process: with Spark, its start takes longer than they do."""
 _SHRINK_BUDGET: Final = 12
 _SPARK_SHARE: Final = 0.3
 """Of the trials of the full preset."""
@@ -160,7 +160,7 @@ class Campaign:
             self._trial(next(numbers), pipeline, guarantee, family)
             for pipeline in self._wish.pipelines
             for guarantee in pipeline.guarantees
-            for family in families(pipeline, guarantee, self._wish.brokers)
+            for family in families(pipeline, guarantee)
             if self._wish.wants(pipeline.name, guarantee.value, family)
         )
         drawn: Iterable[Trial] = trials
@@ -190,7 +190,7 @@ class Campaign:
                 if Guarantee.EXACTLY_ONCE in pipeline.guarantees and rng.random() < 0.85
                 else rng.choice(pipeline.guarantees)
             )
-            own = families(pipeline, guarantee, self._wish.brokers)
+            own = families(pipeline, guarantee)
             family = MIXED if rng.random() < 0.5 else rng.choice(own)
             if self._wish.wants(pipeline.name, guarantee.value, family):
                 yield self._trial(number, pipeline, guarantee, family)

@@ -73,7 +73,11 @@ def controls(brokers: int) -> list[Trial]:
                 guarantee=Guarantee.AT_LEAST_ONCE,
                 family=FAMILY,
                 schedule=(LoseUnreplicated(point="produce:first", nth=2),),
-                settings={"acks": "1", "enable.idempotence": "false"},
+                settings={
+                    "acks": "1",
+                    "enable.idempotence": "false",
+                    "verify.guarantee": "unchecked",
+                },
                 partitions=1,
                 must_show=(Defect.LOST,),
                 shares=False,

@@ -135,7 +135,7 @@ def verify_pipeline(kafka: LocalKafka, sparkonce_seed: int, tmp_path: Path) -> V
         schedules: Iterable[Schedule] | None = None,
     ) -> list[Outcome]:
         pipeline, promised = Pipeline.load(str(program)), Guarantee(guarantee)
-        own = families(pipeline, promised, len(kafka.broker_ids))
+        own = families(pipeline, promised)
         drawn = {
             family: draw(sparkonce_seed, pipeline, promised, family, brokers=len(kafka.broker_ids))
             for family in own

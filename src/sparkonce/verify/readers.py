@@ -24,6 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError as KafkaPythonError
 from kafka.errors import TransactionalIdNotFoundError
 
 from sparkonce.errors import SparkonceError
@@ -150,11 +151,19 @@ def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
 
 def transaction_state(servers: str, transactional_id: str) -> str:
     """As the coordinator has it: `Ongoing`, `PrepareCommit`, `CompleteAbort`, …; "" if unknown."""
+    deadline_s = time.monotonic() + _TIMEOUT_S
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        try:
-            return str(admin.describe_transactions([transactional_id])[transactional_id].state)
-        except TransactionalIdNotFoundError:
-            return ""
+        while True:
+            try:
+                found = admin.describe_transactions([transactional_id])[transactional_id]
+                return str(found.state.value)
+            except TransactionalIdNotFoundError:
+                return ""
+            except KafkaPythonError as error:
+                # A coordinator that moves, or a cluster that had no transaction yet.
+                if not error.retriable or time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.1)
 
 
 def controller(servers: str) -> int:

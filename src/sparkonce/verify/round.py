@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple
@@ -91,9 +92,10 @@ class Round:
                 with self._gate:
                     failures = self._live()
                 self._brokers.settle()
-            except SparkonceError as error:
-                return [self._failed(course, str(error)) for course in self._all]
-            return self._judge(topics, watcher, failures)
+                return self._judge(topics, watcher, failures)
+            except Exception as error:  # noqa: BLE001 - told in the outcome, which fails the run
+                why = str(error) if isinstance(error, SparkonceError) else traceback.format_exc()
+                return [self._failed(course, why) for course in self._all]
 
     @property
     def _all(self) -> list[Course]:
