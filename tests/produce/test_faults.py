@@ -12,7 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from oracle import Watcher
+from oracle import Watcher, read
+from parts import a_topic
 from sparkonce import Producer, TransactionalProducer
 from sparkonce.local import LocalKafka
 from sparkonce.verify import (
@@ -153,3 +154,23 @@ def test_leaders_that_move_reorder_records_only_without_idempotence(
         assert (reordered, repeated) == (0, 0)
     else:
         assert reordered > 0, "idempotence was off and nothing was reordered: the fault is too weak"
+
+
+def test_a_request_without_an_answer_is_sent_again_in_time(kafka: LocalKafka) -> None:
+    """With nothing else under way nobody else wakes the client's loop, either.
+
+    Found by `sparkonce verify --seed 12`: a broker died, and a flush waited for the next refresh
+    of the metadata, minutes away.
+    """
+    fault = LoseResponse("Produce", silent=True)
+    with (
+        a_topic(kafka, partitions=1) as topic,
+        FaultProxy(kafka.bootstrap_servers, faults=[fault]) as proxy,
+        Producer(
+            {"bootstrap.servers": proxy.bootstrap_servers, "request.timeout.ms": 1000}
+        ) as producer,
+    ):
+        producer.produce(topic, "once")
+        assert producer.flush(30)
+        assert proxy.fired(fault) == 1
+        assert [seen.value for seen in read(kafka.bootstrap_servers, topic)] == [b"once"]

@@ -109,6 +109,6 @@ def test_rounds_are_of_one_kind() -> None:
 
 
 def test_rounds_are_not_too_large() -> None:
-    sizes = [len(part) for part in in_rounds(trial(number) for number in range(60))]
-    assert sum(sizes) == 60
-    assert max(sizes) <= 24
+    sizes = [len(part) for part in in_rounds(trial(number) for number in range(100))]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 48

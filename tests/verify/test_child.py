@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sparkonce.verify.child import Child
 
 # A grandchild shares the group, as Spark's JVM does.
@@ -30,6 +32,8 @@ from sparkonce.verify.child import Child
 child = Child([sys.executable, "-c", {ENDS_WITH_PARENT!r}], os.environ)
 while "ready" not in child.last_words():
     pass
+if sys.argv[1:] == ["pause"]:
+    child.pause()
 print(child.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -74,8 +78,9 @@ def test_a_pause_stops_it_until_it_is_resumed() -> None:
             pass
 
 
-def test_it_ends_with_its_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True)
+@pytest.mark.parametrize("how", ["run", "pause"])
+def test_it_ends_with_its_parent(how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", PARENT, how], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
     pid = int(done.stdout)
     while is_alive(pid):

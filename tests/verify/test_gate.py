@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sparkonce.verify.gate import Arrival, Gate
+from sparkonce.verify.gate import START, Arrival, Gate
 
 
 def test_arrivals_are_counted_by_trial_life_and_point() -> None:
@@ -63,3 +63,36 @@ def test_a_pass_fails_when_the_verifier_is_gone() -> None:
         left = gate.a_pass(1, 0)
     with pytest.raises(ConnectionError):
         left("open")
+
+
+def test_only_so_many_are_on_their_way() -> None:
+    """Whoever is held or has ended makes room."""
+
+    def decide(arrival: Arrival) -> None:
+        if arrival.point == START:
+            gate.admit(arrival.trial, arrival.life, 1)
+        else:
+            gate.hold(arrival.trial, arrival.life)
+
+    begun: list[int] = []
+
+    def pipeline(trial: int) -> None:
+        gate.a_pass(trial, 0)(START)
+        begun.append(trial)
+
+    with Gate(decide) as gate:
+        pipeline(1)
+        second = threading.Thread(target=pipeline, args=(2,))
+        second.start()
+        held = threading.Thread(target=lambda: gate.a_pass(1, 0)("open"))
+        held.start()
+        second.join(10)
+        assert begun == [1, 2]
+        third = threading.Thread(target=pipeline, args=(3,))
+        third.start()
+        assert not gate.wait(lambda: 3 in begun, 0.3)
+        gate.a_pass(2, 0).ended()
+        third.join(10)
+        assert begun == [1, 2, 3]
+        gate.release(0)
+        held.join(10)

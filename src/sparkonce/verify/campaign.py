@@ -28,7 +28,7 @@ from sparkonce.verify.schedule import MIXED, Pause, Schedule, draw, families, pa
 from sparkonce.verify.shrink import shrink
 from sparkonce.verify.trial import Trial
 
-_TOGETHER: Final = 24
+_TOGETHER: Final = 48
 """Trials in a round. They share a process: with Spark, its start takes longer than they do."""
 _SHRINK_BUDGET: Final = 12
 _SPARK_SHARE: Final = 0.3

@@ -5,9 +5,12 @@ It leads a process group of its own: a Spark driver, its JVM and its Python work
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,7 +19,9 @@ from typing import Final, Self
 
 from sparkonce.errors import SparkonceError
 
-_LOG_LINES: Final = 60
+_LOG_LINES: Final = 400
+_PR_SET_PDEATHSIG: Final = 1
+_STACKS_TIMEOUT_S: Final = 2.0
 _GONE_TIMEOUT_S: Final = 30.0
 
 
@@ -83,6 +88,13 @@ class Child:
     def resume(self) -> None:
         os.killpg(self.pid, signal.SIGCONT)
 
+    def tell_where(self) -> str:
+        """Where each of its threads is, and what it said before; see `tell_where_on_signal`."""
+        if self.is_running():
+            os.kill(self.pid, signal.SIGUSR1)
+            self._reader.join(_STACKS_TIMEOUT_S)  # it goes on reading meanwhile
+        return self.last_words()
+
     def last_words(self) -> str:
         """The last lines that it wrote."""
         return "".join(self._said)
@@ -94,8 +106,17 @@ class Child:
                 self._said.append(line.decode(errors="replace"))
 
 
+def tell_where_on_signal() -> None:
+    """For the child: write the stacks of all threads when it is asked for."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+
 def end_with_parent() -> None:
     """For the child: end, with the whole group, when the parent does."""
+    if sys.platform == "linux":
+        # The kernel does it also to one that is stopped; the rest of its group is then orphaned,
+        # woken and hung up on.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def watch() -> None:
         os.read(0, 1)

@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 _LOOPBACK: Final = "127.0.0.1"
+START: Final = "start"
+"""The point before all others: a job waits there until there is room for it."""
 _GO: Final = b"go\n"
 
 
@@ -71,6 +73,7 @@ class Gate:
         self._times: Counter[tuple[int, int, str]] = Counter()
         self._ended: dict[tuple[int, int], str] = {}
         self._held: set[tuple[int, int]] = set()
+        self._admitted: set[tuple[int, int]] = set()
         self._released: set[tuple[int, int]] = set()
         self._errors: deque[Exception] = deque(maxlen=10)
         self._closing = False
@@ -109,11 +112,16 @@ class Gate:
                 lambda: self._closing or (trial, life) in self._released,
             )
 
-    def hold_at_once(self, trial: int, life: int) -> None:
-        """Count it as held without waiting: something else holds it."""
+    def admit(self, trial: int, life: int, most: int) -> None:
+        """For `decide`: wait until so few are on their way that one more may begin."""
+
+        def may_begin() -> bool:
+            busy = {each for each in self._admitted if each[1] == life}
+            return self._closing or len(busy - self._held - self._ended.keys()) < most
+
         with self._changed:
-            self._held.add((trial, life))
-            self._changed.notify_all()
+            self._changed.wait_for(may_begin)
+            self._admitted.add((trial, life))
 
     def release(self, life: int) -> None:
         with self._changed:

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sparkonce.verify.child import end_with_parent
+from sparkonce.verify.child import end_with_parent, tell_where_on_signal
 from sparkonce.verify.contract import Job, Pipeline
-from sparkonce.verify.gate import Pass
+from sparkonce.verify.gate import START, Pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ class Order:
 def main() -> None:
     order = Order.parse(sys.argv[1])
     end_with_parent()
+    tell_where_on_signal()
     pipelines = [Pipeline.load(each.program) for each in order.assignments]
     spark = None
     if any(pipeline.spark for pipeline in pipelines):
@@ -84,6 +85,7 @@ def main() -> None:
 def _run(pipeline: Pipeline, assignment: Assignment) -> None:
     Path(assignment.job.folder).mkdir(parents=True, exist_ok=True)
     try:
+        assignment.own_pass(START)
         pipeline.run(assignment.job)
     except BaseException as error:  # noqa: BLE001 - told to the verifier, which judges it
         traceback.print_exc()

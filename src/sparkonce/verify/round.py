@@ -27,7 +27,7 @@ from sparkonce.verify.checker import check
 from sparkonce.verify.child import Child
 from sparkonce.verify.contract import Record
 from sparkonce.verify.disturb import Brokers, executor_of
-from sparkonce.verify.gate import Arrival, Gate
+from sparkonce.verify.gate import START, Arrival, Gate
 from sparkonce.verify.history import Markings
 from sparkonce.verify.host import Assignment, Order
 from sparkonce.verify.outcome import Finding, Outcome, Verdict
@@ -54,6 +54,8 @@ _LIVES_MORE: Final = 3
 """A pipeline that failed is started again, as any supervisor would, so often at most."""
 _LIFE_TIMEOUT_S: Final = 240.0
 _ZOMBIE_TIMEOUT_S: Final = 90.0
+_BUSY_MAX: Final = 6
+"""Jobs on their way at the same moment; more only hinder each other."""
 _TASK_POINTS: Final = ("produce:first", "produce:last")
 
 Heard = Callable[[str], None]
@@ -119,11 +121,15 @@ class Round:
                 is_settled = self._gate.wait(settled, _LIFE_TIMEOUT_S)
                 ended = {n: self._gate.ended(n, life) for n in self._courses}
                 if not is_settled:
-                    late = [n for n, how in ended.items() if how is None]
+                    late = [
+                        number
+                        for number, how in ended.items()
+                        if how is None and not self._is_where_it_ends(self._courses[number], life)
+                    ]
                     raise SparkonceError(
                         f"trials {late} neither ended nor came to their point within "
                         f"{_LIFE_TIMEOUT_S:g} s of life {life + 1}. Its process said last:\n"
-                        + child.last_words()
+                        + child.tell_where()
                     )
                 failures = self._failures(life, ended, child)
                 if self._is_paused_in(life):
@@ -152,7 +158,9 @@ class Round:
             for number, course in self._courses.items()
         )
         self._tell_all("life", f"life {life + 1} begins")
-        order = Order(assignments=assignments, master=self._master)
+        # Many workers start at once, on few cores: nobody is in a hurry.
+        patient = {"spark.python.authenticate.socketTimeout": "120s"}
+        order = Order(assignments=assignments, master=self._master, conf=patient)
         return Child(
             [sys.executable, "-m", "sparkonce.verify.host", order.to_text()],
             _environment(self._folder),
@@ -234,6 +242,8 @@ class Round:
 
     def _decide(self, arrival: Arrival) -> None:
         course = self._courses[arrival.trial]
+        if arrival.point == START:
+            self._gate.admit(arrival.trial, arrival.life, _BUSY_MAX)
         if arrival.point == "produce:last":
             self._brokers.lose_unreplicated(course)
         for each in course.trial.schedule:

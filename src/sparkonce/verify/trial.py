@@ -43,7 +43,7 @@ class Trial:
     guarantee: Guarantee
     family: str
     schedule: Schedule
-    records: int = 60
+    records: int = 40
     per_batch: int = 20
     partitions: int = PARTITIONS
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -223,10 +223,14 @@ class Client:
         if self._stopping:
             return
         now_s = time.monotonic()
-        wakes = [self.on_turn(now_s), self._refresh_if_due(now_s)]
+        # Expired first: what comes back is for the sender's turn, and for the refresh.
         for link in list(self._links.values()):
             link.expire(now_s)
             self._tend(link, now_s)
+        wakes = [self.on_turn(now_s), self._refresh_if_due(now_s)]
+        for link in list(self._links.values()):
+            if self._tend(link, now_s):
+                wakes.append(now_s)  # it broke while it was written to: another turn
             wakes.append(link.next_wake_s())
         with self._calls_lock:
             self._asleep = not self._calls
@@ -246,8 +250,8 @@ class Client:
             self._tend(key.data, time.monotonic())
         self._asleep = False
 
-    def _tend(self, link: Link, now_s: float) -> None:
-        """Keep the selector in step with the link; open it when it is due."""
+    def _tend(self, link: Link, now_s: float) -> bool:
+        """Keep the selector in step with the link; open it when it is due. Whether it broke."""
         connection = link.connection
         if connection is None:
             if link.claim_opening(now_s):
@@ -259,10 +263,12 @@ class Client:
             connection.close()
             link.lost(connection.broken, now_s)
             self.refresh_soon()
+            return True
         else:
             interest = selectors.EVENT_READ | (selectors.EVENT_WRITE * connection.wants_write)
             if self._selector.get_key(connection).events != interest:
                 self._selector.modify(connection, interest, link)
+        return False
 
     def _open(self, link: Link) -> None:
         timeout_s = min(10.0, self._request_timeout_s)

@@ -13,8 +13,8 @@ from contextlib import closing
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from sparkonce.errors import AbortableError, OutcomeUnknown, Unreachable
-from sparkonce.produce import Producer, TransactionalProducer
+from sparkonce.errors import AbortableError, BrokerError, OutcomeUnknown, Unreachable
+from sparkonce.produce import Delivery, Producer, TransactionalProducer
 from sparkonce.verify.contract import Job, Record
 
 NAME = "producer"
@@ -124,10 +124,18 @@ def _nobody_waits(job: Job, producer: Producer, source: _Input, batch: list[Mess
 
 def _produce(job: Job, producer: Producer, batch: list[Message]) -> None:
     half = len(batch) // 2
+    # Where records may be lost, one that is does not stop the others.
+    on_delivery = _pass_over if job.guarantee in ("none", "at_most_once") else None
     for number, message in enumerate(batch):
-        producer.produce(job.output_topic, message.value(), key=message.key())
+        producer.produce(
+            job.output_topic, message.value(), key=message.key(), on_delivery=on_delivery
+        )
         if number == half:
             job.observe("produce:first")
+
+
+def _pass_over(error: BrokerError | None, delivery: Delivery) -> None:
+    """Neither sent again nor a reason to stop."""
 
 
 class _Input:
@@ -146,6 +154,7 @@ class _Input:
                 # Slow, so that a crash finds records written and progress not yet noted.
                 "auto.commit.interval.ms": 60_000,
                 "fetch.wait.max.ms": 20,
+                "log_level": 2,
             }
         )
         topic = job.input_topic
@@ -167,7 +176,7 @@ class _Input:
     def next_batch(self) -> list[Message]:
         """Empty at the end."""
         batch: list[Message] = []
-        while len(batch) < self._job.per_batch and self._next != self._end:
+        while len(batch) < self._job.per_batch and self._is_behind():
             for message in self._consumer.consume(self._job.per_batch - len(batch), _POLL_S):
                 # Errors here are lost connections; the consumer mends them by itself.
                 partition, offset = message.partition(), message.offset()
@@ -175,6 +184,9 @@ class _Input:
                     batch.append(message)
                     self._next[partition] = offset + 1
         return batch
+
+    def _is_behind(self) -> bool:
+        return any(self._next[partition] < end for partition, end in self._end.items())
 
     def offsets(self) -> dict[tuple[str, int], int]:
         return {(self._job.input_topic, index): offset for index, offset in self._next.items()}
