@@ -38,11 +38,10 @@ def test_a_decided_transaction_as_all_of_them_see_it(kafka: LocalKafka, topic: s
         assert {(e.partition, e.offset, e.key, e.value) for e in with_java} == places
         uncommitted = readers.read(servers, [topic], "read_uncommitted")
         assert b"aborted" in {each.value for each in uncommitted}
-        assert readers.committed(servers, "readers-group", topic) == {0: 3, 1: -1001}
+        assert readers.committed(servers, {"readers-group": topic}) == {
+            "readers-group": {0: 3, 1: -1001}
+        }
         assert readers.markings(kafka, [topic]) == {topic: Markings(3, 0, 2, 1)}
-        assert readers.transaction_state(servers, producer.identity.transactional_id) in (
-            "CompleteAbort", "Empty",
-        )  # fmt: skip
 
 
 def test_an_open_transaction_is_noticed(kafka: LocalKafka, topic: str) -> None:
@@ -55,8 +54,11 @@ def test_an_open_transaction_is_noticed(kafka: LocalKafka, topic: str) -> None:
         assert readers.read(servers, [topic]) == []
         assert readers.ends(servers, [topic]) == {(topic, 0): 0, (topic, 1): 1}
         assert readers.transaction_state(servers, producer.identity.transactional_id) == "Ongoing"
+        who = producer.identity.transactional_id
         producer.commit_transaction()
         assert readers.left_open(servers, [topic]) == []
+        readers.await_decisions(servers, [who])
+        assert readers.transaction_state(servers, who) == "CompleteCommit"
 
 
 def test_batches_without_the_transactional_bit_are_counted(kafka: LocalKafka, topic: str) -> None:

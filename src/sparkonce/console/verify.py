@@ -5,6 +5,7 @@ Asks the campaign for outcomes and shows them: a matrix while it runs, a page an
 
 from __future__ import annotations
 
+import os
 import platform
 import random
 from datetime import UTC, datetime
@@ -108,6 +109,8 @@ def verify(
       sparkonce verify --replay 17                  trial 17 of the book again
     """
     console = Console()
+    # JVMs that live for minutes at most: brokers, tools and Spark without their second compiler.
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
     broker_jars()  # here, because its progress bar and the matrix can't share the screen
     if fresh:
         json.unlink(missing_ok=True)

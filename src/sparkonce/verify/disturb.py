@@ -121,7 +121,7 @@ class Brokers:
         if element.role == "controller":
             return readers.controller(self._kafka.bootstrap_servers)
         if element.role == "coordinator":
-            return self._kafka.coordinator_of(course.job().name)
+            return self._kafka.coordinator_of(course.name)
         return self._kafka.leader_of(course.output_topics[0], 0)
 
     def _bring_back(self, element: Broker, broker: int, course: Course) -> None:

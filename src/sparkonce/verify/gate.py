@@ -14,7 +14,8 @@ import socketserver
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -74,6 +75,7 @@ class Gate:
         self._ended: dict[tuple[int, int], str] = {}
         self._held: set[tuple[int, int]] = set()
         self._admitted: set[tuple[int, int]] = set()
+        self._resting: set[tuple[int, int]] = set()
         self._released: set[tuple[int, int]] = set()
         self._errors: deque[Exception] = deque(maxlen=10)
         self._closing = False
@@ -117,11 +119,24 @@ class Gate:
 
         def may_begin() -> bool:
             busy = {each for each in self._admitted if each[1] == life}
-            return self._closing or len(busy - self._held - self._ended.keys()) < most
+            idle = self._held | self._resting | self._ended.keys()
+            return self._closing or len(busy - idle) < most
 
         with self._changed:
             self._changed.wait_for(may_begin)
             self._admitted.add((trial, life))
+
+    @contextmanager
+    def resting(self, trial: int, life: int) -> Iterator[None]:
+        """For `decide`: while it waits for something that costs nothing, others may begin."""
+        with self._changed:
+            self._resting.add((trial, life))
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._resting.discard((trial, life))
 
     def release(self, life: int) -> None:
         with self._changed:

@@ -5,8 +5,8 @@ Made by the trial from what other clients tell (`readers`), judged by `checker`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,10 @@ class Markings:
     commits: int
     """Control records that commit; with those that abort, the markers of transactions."""
     aborts: int
+
+    @classmethod
+    def sum(cls, parts: Iterable[Markings]) -> Markings:
+        return cls(*(sum(counts) for counts in zip(*map(astuple, parts), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

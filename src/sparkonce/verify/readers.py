@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -109,15 +110,19 @@ def ends(servers: str, topics: Sequence[str]) -> dict[Partition, int]:
     return _ends(admin, _partitions(admin, topics), IsolationLevel.READ_UNCOMMITTED)
 
 
-def committed(servers: str, group: str, topic: str) -> dict[int, int]:
-    """The group's offsets as they are decided; -1001 where it has none."""
-    # An open transaction's offsets are not waited for: a driver that was killed can't end it.
-    with closing(_consumer(servers, "read_uncommitted", {"group.id": group})) as consumer:
-        partitions = consumer.list_topics(topic, timeout=_TIMEOUT_S).topics[topic].partitions
-        asked = [TopicPartition(topic, index) for index in partitions]
-        return {
-            part.partition: part.offset for part in consumer.committed(asked, timeout=_TIMEOUT_S)
-        }
+def committed(servers: str, groups: Mapping[str, str]) -> dict[str, dict[int, int]]:
+    """The offsets of each group in its topic as they are decided; -1001 where it has none."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    topics = admin.list_topics(timeout=_TIMEOUT_S).topics
+    found: dict[str, dict[int, int]] = {}
+    for group, topic in groups.items():
+        parts = [TopicPartition(topic, index) for index in topics[topic].partitions]
+        # An open transaction's offsets are not waited for: a driver that was killed can't end it.
+        asked = [ConsumerGroupTopicPartitions(group, parts)]
+        answer = admin.list_consumer_group_offsets(asked, require_stable=False)[group]
+        told = answer.result(_TIMEOUT_S).topic_partitions
+        found[group] = {part.partition: part.offset for part in told}
+    return found
 
 
 def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
@@ -151,19 +156,31 @@ def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
 
 def transaction_state(servers: str, transactional_id: str) -> str:
     """As the coordinator has it: `Ongoing`, `PrepareCommit`, `CompleteAbort`, …; "" if unknown."""
-    deadline_s = time.monotonic() + _TIMEOUT_S
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        while True:
-            try:
-                found = admin.describe_transactions([transactional_id])[transactional_id]
-                return str(found.state.value)
-            except TransactionalIdNotFoundError:
-                return ""
-            except KafkaPythonError as error:
-                # A coordinator that moves, or a cluster that had no transaction yet.
-                if not error.retriable or time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.1)
+        return _state(admin, transactional_id)
+
+
+def await_decisions(servers: str, transactional_ids: Iterable[str]) -> None:
+    """A decision that was taken is visible when its markers are written; until then, wait."""
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        for each in transactional_ids:
+            while _state(admin, each).startswith("Prepare"):
+                time.sleep(0.02)  # between two questions to the coordinator
+
+
+def _state(admin: KafkaAdminClient, transactional_id: str) -> str:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while True:
+        try:
+            found = admin.describe_transactions([transactional_id])[transactional_id]
+            return str(found.state.value)
+        except TransactionalIdNotFoundError:
+            return ""
+        except KafkaPythonError as error:
+            # A coordinator that moves, or a cluster that had no transaction yet.
+            if not error.retriable or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)
 
 
 def controller(servers: str) -> int:

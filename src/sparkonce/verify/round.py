@@ -14,8 +14,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -76,7 +76,9 @@ class Round:
         self._kafka = kafka
         self._folder = folder
         self._heard = heard
-        self._courses = {trial.number: Course(trial, kafka, folder) for trial in trials}
+        # Brokers take their time, and one at a time: who waits for them begins first.
+        ordered = sorted(trials, key=lambda trial: not _has_broker(trial))
+        self._courses = {trial.number: Course(trial, kafka, folder) for trial in ordered}
         self._brokers = Brokers(kafka)
         self._master = master or f"local[{self._cores()}]"
         self._gate = Gate(self._decide)
@@ -85,10 +87,11 @@ class Round:
     def run(self) -> list[Outcome]:
         self._began_s = time.monotonic()
         with ExitStack() as stack:
-            for course in self._courses.values():
-                course.open()
-                stack.callback(course.close)
-            topics = [topic for course in self._all for topic in course.output_topics]
+            with ThreadPoolExecutor(_BUSY_MAX) as threads:
+                for course in self._all:
+                    stack.callback(course.close)
+                list(threads.map(Course.open, self._all))
+            topics = self._topics
             watcher = stack.enter_context(readers.Watcher(self._kafka.bootstrap_servers, topics))
             try:
                 with self._gate:
@@ -98,6 +101,10 @@ class Round:
             except Exception as error:  # noqa: BLE001 - told in the outcome, which fails the run
                 why = str(error) if isinstance(error, SparkonceError) else traceback.format_exc()
                 return [self._failed(course, why) for course in self._all]
+
+    @property
+    def _topics(self) -> list[str]:
+        return [topic for course in self._all for topic in course.output_topics]
 
     @property
     def _all(self) -> list[Course]:
@@ -231,11 +238,13 @@ class Round:
         """Between two lives: what the log has, and what happens to checkpoints."""
         servers = self._kafka.bootstrap_servers
         self._brokers.settle()
+        readers.await_decisions(servers, [course.name for course in self._all])
+        groups = {course.name: course.input_topic for course in self._all}
+        committed = readers.committed(servers, groups)
+        visible = readers.read(servers, self._topics)
         for course in self._all:
-            _await_decision(servers, course)
-            visible = readers.read(servers, course.output_topics)
-            committed = readers.committed(servers, course.job().name, course.input_topic)
-            course.add_moment(f"after life {life + 1}", committed, visible)
+            own = [each for each in visible if each.topic in course.output_topics]
+            course.add_moment(f"after life {life + 1}", committed[course.name], own)
             course.disturb_checkpoint(life)
 
     # -- at the gate -----------------------------------------------------------------------------
@@ -264,9 +273,11 @@ class Round:
             os.kill(pid, signal.SIGKILL)
         elif isinstance(element, Outlast):
             course.tell("point", f"outlasts its transaction at {arrival.point}")
-            self._brokers.outlast(course.job().name)
+            with self._gate.resting(arrival.trial, arrival.life):
+                self._brokers.outlast(course.name)
         elif isinstance(element, Broker):
-            self._brokers.disturb(element, course)
+            with self._gate.resting(arrival.trial, arrival.life):
+                self._brokers.disturb(element, course)
         elif isinstance(element, LoseUnreplicated):
             self._brokers.stop_replicating(course)
         elif isinstance(element, MoveLeaders):
@@ -282,14 +293,17 @@ class Round:
         open_parts = readers.left_open(servers, topics)
         seen = readers.read(servers, topics)
         java = self._read_with_java(seen)
-        marks = readers.markings(self._kafka, topics)
+        claimed = [course for course in self._all if course.claims_transactions]
+        marks = readers.markings(
+            self._kafka, [topic for course in claimed for topic in course.output_topics]
+        )
         outcomes = []
         for number, course in self._courses.items():
             if number in failures:
                 outcomes.append(self._failed(course, failures[number]))
                 continue
             own = set(course.output_topics)
-            marked = [marks[topic] for topic in course.output_topics]
+            marked = [marks[topic] for topic in course.output_topics if topic in marks]
             history = course.history(
                 {
                     "confluent-kafka, after": [each for each in seen if each.topic in own],
@@ -297,7 +311,7 @@ class Round:
                 },
                 {"confluent-kafka, during": [each for each in watcher.seen if each.topic in own]},
                 [part for part in open_parts if part[0] in own],
-                Markings(*(sum(each) for each in zip(*map(astuple, marked), strict=True))),
+                Markings.sum(marked) if marked else None,
             )
             outcomes.append(self._outcome(course, check(history)))
         return outcomes
@@ -372,10 +386,8 @@ class Round:
         return 2 + 2 * waiting
 
 
-def _await_decision(servers: str, course: Course) -> None:
-    """A decision that was taken is visible when its markers are written; until then, wait."""
-    while readers.transaction_state(servers, course.job().name).startswith("Prepare"):
-        time.sleep(0.02)  # between two questions to the coordinator
+def _has_broker(trial: Trial) -> bool:
+    return any(isinstance(each, Broker) for each in trial.schedule)
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -71,16 +71,16 @@ class Course:
     def __init__(self, trial: Trial, kafka: LocalKafka, folder: Path) -> None:
         self.trial = trial
         self._kafka = kafka
-        self._name = f"verify-t{trial.number}"
-        self._folders = folder / self._name
+        self.name = f"verify-t{trial.number}"
+        self._folders = folder / self.name
         self._copies = 0
         self._started_s = time.monotonic()
         self._story: list[Happening] = []
         self._sent: dict[tuple[int, int], Sent] = {}
         self._moments: list[Moment] = []
-        self.input_topic = f"{self._name}-in"
+        self.input_topic = f"{self.name}-in"
         self.output_topics = tuple(
-            f"{self._name}-out-{index}" for index in range(trial.pipeline.outputs)
+            f"{self.name}-out-{index}" for index in range(trial.pipeline.outputs)
         )
         self.sent_fault = self._delayed_answer()
         faults = [each for each in trial.schedule if isinstance(each, Fault)]
@@ -108,7 +108,7 @@ class Course:
         if any(isinstance(each, Outlast) for each in self.trial.schedule):
             settings["transaction.timeout.ms"] = str(_OUTLASTED_MS)
         return Job(
-            name=self._name,
+            name=self.name,
             bootstrap_servers=self.proxy.bootstrap_servers,
             input_topic=self.input_topic,
             output_topics=self.output_topics,
@@ -117,6 +117,10 @@ class Course:
             per_batch=self.trial.per_batch,
             settings=settings,
         )
+
+    @property
+    def claims_transactions(self) -> bool:
+        return self.trial.pipeline.writes_transactions(self.trial.guarantee)
 
     @property
     def checkpoint(self) -> Path:
@@ -175,7 +179,6 @@ class Course:
         left_open: Iterable[Partition],
         markings: Markings | None,
     ) -> History:
-        own = self.trial.pipeline
         return History(
             sent=tuple(self._sent.values()),
             readings=tuple(
@@ -186,7 +189,7 @@ class Course:
             moments=tuple(self._moments),
             left_open=tuple(left_open),
             markings=markings,
-            transactional=own.writes_transactions(self.trial.guarantee),
+            transactional=self.claims_transactions,
         )
 
     def _seen(self, record: Record) -> Seen:
@@ -229,7 +232,7 @@ class Course:
                 self.input_topic, identity, key=f"k{number % _KEYS}", on_delivery=landed
             )
         if producer.flush(60) or failures:
-            raise SparkonceError(f"the input of {self._name} could not be written: {failures[:3]}")
+            raise SparkonceError(f"the input of {self.name} could not be written: {failures[:3]}")
         self._sent = dict(sorted(self._sent.items()))
 
     def _forget_commit(self) -> None:
