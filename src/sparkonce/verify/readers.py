@@ -156,31 +156,30 @@ def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
 
 def transaction_state(servers: str, transactional_id: str) -> str:
     """As the coordinator has it: `Ongoing`, `PrepareCommit`, `CompleteAbort`, …; "" if unknown."""
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        return _state(admin, transactional_id)
-
-
-def await_decisions(servers: str, transactional_ids: Iterable[str]) -> None:
-    """A decision that was taken is visible when its markers are written; until then, wait."""
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        for each in transactional_ids:
-            while _state(admin, each).startswith("Prepare"):
-                time.sleep(0.02)  # between two questions to the coordinator
-
-
-def _state(admin: KafkaAdminClient, transactional_id: str) -> str:
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
-        try:
-            found = admin.describe_transactions([transactional_id])[transactional_id]
-            return str(found.state.value)
-        except TransactionalIdNotFoundError:
-            return ""
-        except KafkaPythonError as error:
-            # A coordinator that moves, or a cluster that had no transaction yet.
-            if not error.retriable or time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.1)
+        # A new client each time: an old one goes on asking a coordinator that has moved.
+        with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+            try:
+                found = admin.describe_transactions([transactional_id])[transactional_id]
+                return str(found.state.value)
+            except TransactionalIdNotFoundError:
+                return ""
+            except KafkaPythonError:
+                # It moves, or the cluster had no transaction yet.
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.1)
+
+
+def await_decisions(servers: str, transactional_ids: Sequence[str]) -> None:
+    """A decision that was taken is visible when its markers are written; until then, wait."""
+    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
+        listed = admin.list_transactions(state_filters=["PrepareCommit", "PrepareAbort"])
+    deciding = {each.transactional_id for found in listed.values() for each in found}
+    for each in deciding.intersection(transactional_ids):
+        while transaction_state(servers, each).startswith("Prepare"):
+            time.sleep(0.02)  # between two questions to the coordinator
 
 
 def controller(servers: str) -> int:
