@@ -144,6 +144,12 @@ _HURTS = {
 _SPARK_HURTS = _HURTS | {Guarantee.AT_LEAST_ONCE: "open", Guarantee.AT_MOST_ONCE: "end:answered"}
 
 
+_OUTSIDE = frozenset({"fence", "end:answered", "spark-commit"})
+"""Points between two transactions."""
+_OPEN = frozenset({"produce:last", "offsets", "end"})
+"""Points at which a transaction is open for sure."""
+_ON_EXECUTORS = frozenset({"produce:first", "produce:last"})
+
 # What a transaction of version 2 consists of. Without InitProducerId: one that comes twice fences
 # the very producer that sent it, which is safe, and the end of it.
 _SENT = ("Produce", "Produce", "TxnOffsetCommit", "EndTxn")
@@ -158,10 +164,15 @@ def families(pipeline: Pipeline, guarantee: Guarantee) -> list[str]:
     found = ["network", "crash"]
     # The weaker guarantees are there as controls: these two families make them lose and repeat.
     if guarantee is Guarantee.EXACTLY_ONCE and pipeline.points:
-        found += ["brokers", "zombie", "timeout"]
-        if pipeline.spark:
+        found.append("brokers")
+        told = set(pipeline.points)
+        if told - _OUTSIDE:
+            found.append("zombie")
+        if told & _OPEN:
+            found.append("timeout")
+        if pipeline.spark and told & _ON_EXECUTORS:
             found.append("worker")
-        if "spark-commit" in pipeline.points:
+        if "spark-commit" in told:
             found.append("checkpoint")
     return [each for each in FAMILIES if each in found]
 
@@ -186,21 +197,21 @@ def _draw(
     times = 1 if pipeline.name == "batch" else rng.randint(1, 2)
     points = [each for each in pipeline.points if _is_told(each, pipeline, guarantee)]
     point = rng.choice(points)
-    inside = [each for each in points if each not in ("fence", "end:answered", "spark-commit")]
+    inside = [each for each in points if each not in _OUTSIDE]
     if family == "crash":
         if guarantee is not Guarantee.EXACTLY_ONCE:
-            point = hurts(pipeline, guarantee)
-        elif rng.random() < 0.15:
+            worst = hurts(pipeline, guarantee)
+            point = worst if worst in points else point
+        elif "end" in points and rng.random() < 0.15:
             return (KillSent(nth=times),)
         return (Kill(point=point, nth=1 if point == "fence" else times),)
     if family == "worker":
-        return (KillWorker(point=rng.choice(["produce:first", "produce:last"]), nth=times),)
+        places = [each for each in points if each in _ON_EXECUTORS]
+        return (KillWorker(point=rng.choice(places), nth=times),)
     if family == "zombie":
         return (Pause(point=rng.choice(inside), nth=times),)
     if family == "timeout":
-        # Where a transaction is open for sure.
-        late = [each for each in inside if each in ("produce:last", "offsets", "end")]
-        return (Outlast(point=rng.choice(late), nth=times),)
+        return (Outlast(point=rng.choice([each for each in inside if each in _OPEN]), nth=times),)
     if family == "checkpoint":
         action = rng.choice(["lose", "forget_commit", "copy"])
         last = rng.choice([each for each in points if each != "fence"])
