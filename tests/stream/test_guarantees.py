@@ -1,13 +1,13 @@
 """Each guarantee does precisely what it says, also where it promises less.
 
 The weaker ones are the controls: the same faults under which `exactly_once` neither loses nor
-repeats (test_crashes) make them lose or repeat, as their definition has it.
+repeats make them lose or repeat, as their definition has it. Crashes are the verifier's part
+(tests/console/test_verify.py): it kills every pipeline under every guarantee.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,19 +15,11 @@ from pyspark.sql import SparkSession
 
 from jobs import Job, apart
 from oracle import values
-from sparkonce.local import LocalKafka
+from sparkonce.guarantees import Guarantee
 from sparkonce.verify import FaultProxy, LoseRequest, LoseResponse
-from stream_jobs import COUNT, EXPECTED, MakeJob, jobs_on, write
+from stream_jobs import COUNT, EXPECTED, MakeJob, write
 
 pytestmark = pytest.mark.timeout(300)
-
-# Where a crash hurts: between the two writes, data and progress.
-BETWEEN = {
-    "at_least_once": "open",
-    "at_most_once": "end:answered",
-    "none": "produce:last",
-    "exactly_once": "offsets",
-}
 
 
 def counted(job: Job) -> tuple[int, int]:
@@ -37,53 +29,13 @@ def counted(job: Job) -> tuple[int, int]:
     return len(EXPECTED) - len(seen), sum(count > 1 for count in seen.values())
 
 
-@pytest.fixture(scope="module")
-def killed(
-    _one_broker: LocalKafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[tuple[str, str], Job]]:
-    folder = tmp_path_factory.mktemp("guarantees")
-    with jobs_on(_one_broker, folder) as new_job:
-        jobs = {
-            (guarantee, kind): new_job(guarantee=guarantee, kind=kind, hold_at=point, hold_time=2)
-            for guarantee, point in BETWEEN.items()
-            for kind in ("keyed", "counting")
-            if guarantee != "none" or kind == "keyed"
-        }
-        for (guarantee, _), job in jobs.items():
-            if guarantee == "none":
-                job.held.with_suffix(".armed").touch()
-        with apart(list(jobs.values())) as process:
-            process.kill()
-        yield jobs
-
-
-@pytest.mark.parametrize(
-    ("guarantee", "loses", "repeats"),
-    [
-        ("exactly_once", False, False),
-        ("at_least_once", False, True),
-        ("at_most_once", True, False),
-        ("none", False, True),
-    ],
-)
-def test_killed_between_data_and_progress(
-    spark: SparkSession,
-    killed: dict[tuple[str, str], Job],
-    guarantee: str,
-    loses: bool,
-    repeats: bool,
-) -> None:
-    job = killed[guarantee, "keyed"]
-    job.run(spark)
-    lost, repeated = counted(job)
-    assert (lost > 0, repeated > 0) == (loses, repeats), f"lost {lost}, repeated {repeated}"
-
-
 def test_under_at_most_once_state_counts_what_was_not_written(
-    spark: SparkSession, killed: dict[tuple[str, str], Job]
+    spark: SparkSession, new_job: MakeJob
 ) -> None:
     """The batch that is passed over is run for the sake of its state; its output is lost."""
-    job = killed["at_most_once", "counting"]
+    job = new_job(guarantee="at_most_once", kind="counting", hold_at="end:answered", hold_time=2)
+    with apart([job]) as process:
+        process.kill()
     job.run(spark)
     told = values(job.servers, job.target)
     assert len(told) == 20, "ten keys in two of three batches"
@@ -116,8 +68,8 @@ def test_requests_that_never_arrive(
 
 
 IMPATIENT = {
-    guarantee: {"kafka.request.timeout.ms": "1000", "kafka.delivery.timeout.ms": "60000"}
-    for guarantee in BETWEEN
+    guarantee.value: {"kafka.request.timeout.ms": "1000", "kafka.delivery.timeout.ms": "60000"}
+    for guarantee in Guarantee
 }
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +20,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import sparkonce
 from sparkonce.console.driver import SPARK, Run
 from sparkonce.stream.writer import StreamWriter
+from sparkonce.verify.child import end_with_parent
 
 
 class KillAt:
@@ -79,16 +79,10 @@ def balances(spark: SparkSession, run: Run) -> DataFrame:
 
 def main() -> None:
     run = Run(**json.loads(sys.argv[1]))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     spark = sparkonce.session("demo", "local[2]")  # so a shuffle has two partitions
     start(spark, run).awaitTermination()
     spark.stop()
-
-
-def _end_with_parent() -> None:
-    """Standard input ends when the demo does, be it by kill -9."""
-    os.read(0, 1)
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
