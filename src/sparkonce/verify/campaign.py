@@ -24,7 +24,16 @@ from sparkonce.verify.outcome import Outcome, Verdict
 from sparkonce.verify.promises import judge
 from sparkonce.verify.report.book import Book
 from sparkonce.verify.round import Round
-from sparkonce.verify.schedule import MIXED, Pause, Schedule, draw, families, parse, to_text
+from sparkonce.verify.schedule import (
+    EXECUTOR,
+    MIXED,
+    Pause,
+    Schedule,
+    draw,
+    families,
+    parse,
+    to_text,
+)
 from sparkonce.verify.shrink import shrink
 from sparkonce.verify.trial import Trial
 
@@ -33,6 +42,8 @@ _TOGETHER: Final = 48
 _SHRINK_BUDGET: Final = 12
 _SPARK_SHARE: Final = 0.3
 """Of the trials of the full preset."""
+_EXECUTOR_SHARE: Final = 0.02
+_CLUSTER: Final = "local-cluster[2,1,1024]"
 PROPERTIES: Final = {
     # Timed-out transactions are looked for every 10 s by default.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
@@ -192,11 +203,15 @@ class Campaign:
             )
             own = families(pipeline, guarantee)
             family = MIXED if rng.random() < 0.5 else rng.choice(own)
+            if "worker" in own and rng.random() < _EXECUTOR_SHARE:
+                family = EXECUTOR
             if self._wish.wants(pipeline.name, guarantee.value, family):
                 yield self._trial(number, pipeline, guarantee, family)
 
     def _trial(self, number: int, pipeline: Pipeline, guarantee: Guarantee, family: str) -> Trial:
         seed = self._seed(number)
+        # Executors of their own can't be shared with trials that want theirs to live.
+        on_cluster = family == EXECUTOR
         return Trial(
             number=number,
             seed=seed,
@@ -204,6 +219,8 @@ class Campaign:
             guarantee=guarantee,
             family=family,
             schedule=draw(seed, pipeline, guarantee, family, brokers=self._wish.brokers),
+            master=_CLUSTER if on_cluster else "",
+            shares=not on_cluster,
         )
 
     def _seed(self, number: int) -> int:

@@ -7,6 +7,7 @@ the pipeline in a process of its own that it kills and restarts, and reads `job.
     run(job)            works until all input is processed, or until it is killed
     identity(record)    which input an output record comes from, as text; default: its value
     running(record)     the state before and after, for stateful steps; default: none
+    units(job)          which input each transaction holds, as it was planned; default: not known
     GUARANTEES          what it can be asked for; default: exactly_once alone
     OUTPUTS             output topics; each input is due once in each of them; default: 1
     POINTS              what it tells `job.observe` on its way; default: nothing
@@ -46,6 +47,10 @@ POINTS = (
 
 class ContractError(SparkonceError):
     """A pipeline that can't be verified as it is written."""
+
+
+Unit = Mapping[int, tuple[int, int]]
+"""What a transaction holds: by input partition, the first offset and the one behind the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,7 @@ class Pipeline:
     run: Callable[[Job], None]
     identity: Callable[[Record], str]
     running: Callable[[Record], Running | None]
+    units: Callable[[Job], Mapping[str, Unit]]
     guarantees: tuple[Guarantee, ...]
     outputs: int
     points: tuple[str, ...]
@@ -129,6 +135,7 @@ class Pipeline:
             run=run,
             identity=own.get("identity", _value),
             running=own.get("running", _stateless),
+            units=own.get("units", _unplanned),
             guarantees=guarantees,
             outputs=int(own.get("OUTPUTS", 1)),
             points=tuple(own.get("POINTS", ())),
@@ -138,6 +145,10 @@ class Pipeline:
             ordered=bool(own.get("ORDERED", True)),
             marked=own.get("MARKED"),
         )
+
+    @property
+    def is_stateful(self) -> bool:
+        return self.running is not _stateless
 
     def writes_transactions(self, guarantee: Guarantee) -> bool:
         if self.marked is not None:
@@ -163,3 +174,7 @@ def _value(record: Record) -> str:
 
 def _stateless(record: Record) -> Running | None:
     return None
+
+
+def _unplanned(job: Job) -> Mapping[str, Unit]:
+    return {}

@@ -6,10 +6,13 @@ disturbance waits until the cluster is whole. So two replicas of three are alway
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -151,6 +154,17 @@ class Brokers:
         deadline_s = time.monotonic() + _MOVED_TIMEOUT_S
         while not condition() and time.monotonic() < deadline_s:
             time.sleep(0.1)  # between two questions to the cluster
+
+
+def stop_for(pid: int, seconds: float) -> None:
+    """SIGSTOP now; SIGCONT later, while whoever asked goes on."""
+
+    def wake() -> None:
+        with suppress(ProcessLookupError):  # it was killed meanwhile
+            os.kill(pid, signal.SIGCONT)
+
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(seconds, wake).start()
 
 
 def executor_of(worker_pid: int) -> int:

@@ -26,7 +26,7 @@ from sparkonce.verify import readers
 from sparkonce.verify.checker import check
 from sparkonce.verify.child import Child
 from sparkonce.verify.contract import Record
-from sparkonce.verify.disturb import Brokers, executor_of
+from sparkonce.verify.disturb import Brokers, executor_of, stop_for
 from sparkonce.verify.gate import START, Arrival, Gate
 from sparkonce.verify.history import Markings
 from sparkonce.verify.host import Assignment, Order
@@ -45,6 +45,7 @@ from sparkonce.verify.schedule import (
     MoveLeaders,
     Outlast,
     Pause,
+    PauseWorker,
     lives,
     to_text,
 )
@@ -70,7 +71,6 @@ class Round:
         trials: Sequence[Trial],
         folder: Path,
         *,
-        master: str | None = None,
         heard: Heard = lambda text: None,
     ) -> None:
         self._kafka = kafka
@@ -80,7 +80,9 @@ class Round:
         ordered = sorted(trials, key=lambda trial: not _has_broker(trial))
         self._courses = {trial.number: Course(trial, kafka, folder) for trial in ordered}
         self._brokers = Brokers(kafka)
-        self._master = master or f"local[{self._cores()}]"
+        self._master = next((each.master for each in trials if each.master), "") or (
+            f"local[{self._cores()}]"
+        )
         self._gate = Gate(self._decide)
         self._began_s = time.monotonic()
 
@@ -271,6 +273,9 @@ class Round:
             pid = arrival.pid if isinstance(element, KillWorker) else executor_of(arrival.pid)
             course.tell("kill", f"{element!r}: process {pid}")
             os.kill(pid, signal.SIGKILL)
+        elif isinstance(element, PauseWorker):
+            course.tell("pause", f"{element!r}: process {arrival.pid}")
+            stop_for(arrival.pid, element.seconds)
         elif isinstance(element, Outlast):
             course.tell("point", f"outlasts its transaction at {arrival.point}")
             with self._gate.resting(arrival.trial, arrival.life):

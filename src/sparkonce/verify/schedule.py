@@ -39,6 +39,13 @@ class KillWorker(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PauseWorker(At):
+    """The process that has come to the point is stopped for a while (SIGSTOP, SIGCONT)."""
+
+    seconds: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class KillExecutor(At):
     """kill -9 of the JVM that this Python worker belongs to; with Spark in one process, of all."""
 
@@ -106,11 +113,13 @@ Schedule = tuple[Element, ...]
 
 FAMILIES: Final = ("network", "crash", "worker", "brokers", "zombie", "timeout", "checkpoint")
 MIXED: Final = "mixed"
+EXECUTOR: Final = "executor"
+"""On a cluster with executors as processes of their own; in the full preset."""
 
 _VOCABULARY = {
     each.__name__: each
     for each in (
-        Kill, KillWorker, KillExecutor, Pause, Outlast, Broker, LoseUnreplicated,
+        Kill, KillWorker, PauseWorker, KillExecutor, Pause, Outlast, Broker, LoseUnreplicated,
         MoveLeaders, KillSent, KillAfter, Checkpoint,
     )
 } | {name: getattr(network, name) for name in network.__all__}  # fmt: skip
@@ -207,13 +216,22 @@ def _draw(
         return (Kill(point=point, nth=1 if point == "fence" else times),)
     if family == "worker":
         places = [each for each in points if each in _ON_EXECUTORS]
-        return (KillWorker(point=rng.choice(places), nth=times),)
+        point = rng.choice(places)
+        if rng.random() < 0.3:
+            return (PauseWorker(point=point, nth=times, seconds=round(rng.random() * 4, 1)),)
+        return (KillWorker(point=point, nth=times),)
+    if family == EXECUTOR:
+        # With executors of their own, tasks of the batch are run again by others.
+        places = [each for each in points if each in _ON_EXECUTORS]
+        return (KillExecutor(point=rng.choice(places), nth=times),)
     if family == "zombie":
         return (Pause(point=rng.choice(inside), nth=times),)
     if family == "timeout":
         return (Outlast(point=rng.choice([each for each in inside if each in _OPEN]), nth=times),)
     if family == "checkpoint":
-        action = rng.choice(["lose", "forget_commit", "copy"])
+        # State that is lost can't be brought back; without it a query refuses to start.
+        actions = ["forget_commit", "copy"] if pipeline.is_stateful else ["lose"]
+        action = rng.choice([*actions, "forget_commit", "copy"])
         last = rng.choice([each for each in points if each != "fence"])
         return (Kill(point=last, nth=max(2, times)), Checkpoint(action=action))
     actions = ["kill", "restart", "pause"] if brokers > 1 else ["kill", "restart"]

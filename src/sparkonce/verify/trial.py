@@ -53,6 +53,8 @@ class Trial:
     """For a control: what it is, in place of the pipeline's name."""
     shares: bool = True
     """Whether others may run beside it: not while all brokers but one stand still."""
+    master: str = ""
+    """Where Spark runs; "": in one process."""
 
     @property
     def name(self) -> str:
@@ -78,6 +80,7 @@ class Course:
         self._story: list[Happening] = []
         self._sent: dict[tuple[int, int], Sent] = {}
         self._moments: list[Moment] = []
+        self._units: dict[str, frozenset[str]] = {}
         self.input_topic = f"{self.name}-in"
         self.output_topics = tuple(
             f"{self.name}-out-{index}" for index in range(trial.pipeline.outputs)
@@ -162,6 +165,7 @@ class Course:
             if offset < committed[partition]
         }
         seen = {self.trial.pipeline.identity(record) for record in visible}
+        self._note_units()
         self._moments.append(Moment(name, frozenset(done), frozenset(seen)))
 
     def story(self) -> tuple[Happening, ...]:
@@ -187,10 +191,20 @@ class Course:
                 for reader, records in group.items()
             ),
             moments=tuple(self._moments),
+            units=self._units if self.claims_transactions else {},
             left_open=tuple(left_open),
             markings=markings,
             transactional=self.claims_transactions,
         )
+
+    def _note_units(self) -> None:
+        """What its transactions were to hold, as long as the plan is there."""
+        for name, unit in self.trial.pipeline.units(self.job()).items():
+            self._units[name] = frozenset(
+                sent.identity
+                for (partition, offset), sent in self._sent.items()
+                if partition in unit and unit[partition][0] <= offset < unit[partition][1]
+            )
 
     def _seen(self, record: Record) -> Seen:
         own = self.trial.pipeline

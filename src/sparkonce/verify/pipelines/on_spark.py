@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +17,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 import sparkonce
-from sparkonce.verify.contract import POINTS, Job
+from sparkonce.verify.contract import POINTS, Job, Unit
 
 GUARANTEES = ("none", "at_most_once", "at_least_once", "exactly_once")
 ALL_POINTS = POINTS
@@ -66,6 +68,26 @@ def write(frame: DataFrame, job: Job, mode: str = "append", **options: Any) -> N
         writer.start().awaitTermination()
     finally:
         frame.sparkSession.streams.removeListener(committed)
+
+
+def units(job: Job) -> dict[str, Unit]:
+    """A batch is a transaction: what each holds stands in Spark's own offset log."""
+    found: dict[str, Unit] = {}
+    planned = {
+        int(each.name): each.read_text().splitlines()[-1]
+        for each in Path(job.folder, "offsets").glob("*")
+        if each.name.isdigit()
+    }
+    before: dict[str, int] = {}
+    for number, line in sorted(planned.items()):
+        ends: dict[str, int] = json.loads(line).get(job.input_topic, {})
+        # A checkpoint that began from the ledger has no first batch to count from.
+        if before or number == 0:
+            found[f"batch {number} of {Path(job.folder).name}"] = {
+                int(index): (before.get(index, 0), end) for index, end in ends.items()
+            }
+        before = ends
+    return found
 
 
 class _Committed(StreamingQueryListener):

@@ -8,14 +8,16 @@ progress after the transaction, `verify.transactions=off` only claims to write i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from sparkonce.errors import AbortableError, BrokerError, OutcomeUnknown, Unreachable
 from sparkonce.produce import Delivery, Producer, TransactionalProducer
-from sparkonce.verify.contract import Job, Record
+from sparkonce.verify.contract import Job, Record, Unit
 
 NAME = "producer"
 GUARANTEES = ("none", "at_most_once", "at_least_once", "exactly_once")
@@ -25,10 +27,25 @@ SHARES = True
 _DECISIONS_MAX = 20
 _POLL_S = 0.2
 _OWN = "verify."
+_PLAN = "transactions.jsonl"
 
 
 def identity(record: Record) -> str:
     return (record.value or b"").decode()
+
+
+def units(job: Job) -> dict[str, Unit]:
+    """What was planned for each transaction, before it began."""
+    plan = Path(job.folder, _PLAN)
+    lines = plan.read_text().splitlines() if plan.exists() else []
+    # A life that was killed while it wrote leaves half a line.
+    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    return {
+        f"transaction at {min(unit.items())}": {
+            int(index): (first, end) for index, (first, end) in unit.items()
+        }
+        for unit in whole
+    }
 
 
 def run(job: Job) -> None:
@@ -144,6 +161,7 @@ class _Input:
     def __init__(self, job: Job) -> None:
         by_clock = job.guarantee == "none"
         self._job = job
+        self._plan = Path(job.folder, _PLAN)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": job.bootstrap_servers,
@@ -176,6 +194,7 @@ class _Input:
     def next_batch(self) -> list[Message]:
         """Empty at the end."""
         batch: list[Message] = []
+        before = dict(self._next)
         while len(batch) < self._job.per_batch and self._is_behind():
             for message in self._consumer.consume(self._job.per_batch - len(batch), _POLL_S):
                 # Errors here are lost connections; the consumer mends them by itself.
@@ -183,6 +202,10 @@ class _Input:
                 if message.error() is None and partition is not None and offset is not None:
                     batch.append(message)
                     self._next[partition] = offset + 1
+        if batch:
+            unit = {index: (before[index], end) for index, end in self._next.items()}
+            with self._plan.open("a") as plan:
+                plan.write(json.dumps(unit) + "\n")
         return batch
 
     def _is_behind(self) -> bool:
