@@ -42,9 +42,9 @@ def controls(brokers: int) -> list[Trial]:
             pipeline=relay,
             guarantee=Guarantee.EXACTLY_ONCE,
             family=FAMILY,
-            schedule=(),
+            schedule=(Kill(point="produce:first", nth=2),),
             settings={"verify.transactions": "off"},
-            must_show=(Defect.UNMARKED,),
+            must_show=(Defect.UNMARKED, Defect.TORN),
         ),
         # Not a control but the same promise on a cluster of the former version, whose epoch stays
         # the same from transaction to transaction: requests that come late are what hurts there.
