@@ -22,6 +22,7 @@ from sparkonce.produce.identity import NO_IDENTITY, Partition
 from sparkonce.produce.states import ABORTABLE
 from sparkonce.stream.autocommit import AutoCommit
 from sparkonce.stream.desk import Desk
+from sparkonce.stream.handover import Handover
 from sparkonce.stream.layout import Apart, InTurns, Layout, Overlap, check_apart, layout_of
 from sparkonce.stream.ledger import (
     Entry,
@@ -61,6 +62,7 @@ class KafkaSink:
         self._carrier: Partition | None = (settings.topic, 0) if settings.topic else None
         self._identity = NO_IDENTITY
         self._last_records: int | None = None
+        self._handover = Handover()
         self._producer = TransactionalProducer(settings.owner)
         self._auto_commit = (
             AutoCommit(self._producer) if settings.guarantee is Guarantee.NONE else None
@@ -121,10 +123,12 @@ class KafkaSink:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s, as %s", layout, written._jdf.queryExecution().executedPlan().toString())
         try:
-            rows = written.collect()
+            with self._handover.in_force(frame.sparkSession):
+                rows = written.collect()
             if isinstance(layout, Apart) and self._in_transaction:
                 check_apart((row.task, row.topic, row.partition) for row in rows if row.records)
         except (Overlap, PySparkException) as error:
+            self._handover.be_careful()
             if isinstance(error, Overlap) or NoShare.__name__ in (self._desk.trouble or ""):
                 self._may_lie_right = False
             raise
@@ -210,6 +214,7 @@ class KafkaSink:
                 targets[row.topic] += row.records
         dead_letters = targets[self._settings.dead_letter_topic or ""]
         self._last_records = targets.total()
+        self._handover.learn(targets.total(), sum(row.size_bytes for row in rows))
         if self._carrier is None and targets:
             self._carrier = (min(targets), 0)
         return Written(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from sparkonce.verify.contract import Pipeline
 
 BUILT_IN = ("relay", "stateless", "stateful", "topics", "batch")
-PEERS = ("spark_sink", "confluent_loop")
+PEERS = {"spark_sink": "pyspark", "confluent_loop": "confluent_kafka", "quix_loop": "quixstreams"}
+"""Other people's, and the package that each needs."""
 
 
 def built_in() -> list[Pipeline]:
@@ -13,5 +16,6 @@ def built_in() -> list[Pipeline]:
 
 
 def peers_built_in() -> list[Pipeline]:
-    """Other people's."""
-    return [Pipeline.load(f"{__name__}.{each}") for each in PEERS]
+    """Those of our peers whose package is installed."""
+    there = [peer for peer, package in PEERS.items() if find_spec(package)]
+    return [Pipeline.load(f"{__name__}.{each}") for each in there]
