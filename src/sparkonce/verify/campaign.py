@@ -43,6 +43,7 @@ _SHRINK_BUDGET: Final = 12
 _SPARK_SHARE: Final = 0.3
 """Of the trials of the full preset."""
 _EXECUTOR_SHARE: Final = 0.02
+_BROKERS_LEFT_OUT: Final = 0.7
 _CLUSTER: Final = "local-cluster[2,1,1024]"
 PROPERTIES: Final = {
     # Timed-out transactions are looked for every 10 s by default.
@@ -203,6 +204,8 @@ class Campaign:
             )
             own = families(pipeline, guarantee)
             family = MIXED if rng.random() < 0.5 else rng.choice(own)
+            if family == "brokers" and rng.random() < _BROKERS_LEFT_OUT:
+                family = MIXED
             if "worker" in own and rng.random() < _EXECUTOR_SHARE:
                 family = EXECUTOR
             if self._wish.wants(pipeline.name, guarantee.value, family):

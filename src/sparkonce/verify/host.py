@@ -70,12 +70,11 @@ def main() -> None:
         import sparkonce
 
         spark = sparkonce.session("verify", order.master, order.conf)
-    threads = [
-        threading.Thread(target=_run, args=pair)
-        for pair in zip(pipelines, order.assignments, strict=True)
-    ]
+    first, *others = zip(pipelines, order.assignments, strict=True)
+    threads = [threading.Thread(target=_run, args=pair) for pair in others]
     for thread in threads:
         thread.start()
+    _run(*first)  # in the main thread: some libraries want to handle signals there
     for thread in threads:
         thread.join()
     if spark is not None:

@@ -55,6 +55,8 @@ _LIVES_MORE: Final = 3
 """A pipeline that failed is started again, as any supervisor would, so often at most."""
 _LIFE_TIMEOUT_S: Final = 240.0
 _ZOMBIE_TIMEOUT_S: Final = 90.0
+_QUIET_S: Final = 90.0
+"""Longer than a group waits for a member that was killed."""
 _BUSY_MAX: Final = 6
 """Jobs on their way at the same moment; more only hinder each other."""
 _TASK_POINTS: Final = ("produce:first", "produce:last")
@@ -85,6 +87,8 @@ class Round:
         )
         self._gate = Gate(self._decide)
         self._began_s = time.monotonic()
+        self._watcher: readers.Watcher | None = None
+        self._progress: dict[tuple[str, int], tuple[int, float]] = {}
 
     def run(self) -> list[Outcome]:
         self._began_s = time.monotonic()
@@ -95,6 +99,7 @@ class Round:
                 list(threads.map(Course.open, self._all))
             topics = self._topics
             watcher = stack.enter_context(readers.Watcher(self._kafka.bootstrap_servers, topics))
+            self._watcher = watcher
             try:
                 with self._gate:
                     failures = self._live()
@@ -179,9 +184,30 @@ class Round:
         if not child.is_running():
             return True
         return all(
-            self._gate.ended(number, life) is not None or self._is_where_it_ends(course, life)
+            self._gate.ended(number, life) is not None
+            or self._is_where_it_ends(course, life)
+            or self._is_done(course, life)
             for number, course in self._courses.items()
         )
+
+    def _is_done(self, course: Course, life: int) -> bool:
+        """Whether a pipeline without an end of its own has come to what must be the end."""
+        if course.trial.pipeline.ends or _ends_in(course.trial, life):
+            return False
+        own = {course.trial.pipeline.identity(each) for each in self._read_by(course)}
+        now_s = time.monotonic()
+        if len(own) != self._progress.get((course.name, life), (-1, 0.0))[0]:
+            self._progress[course.name, life] = (len(own), now_s)
+        quiet_s = now_s - self._progress[course.name, life][1]
+        if len(own) < course.trial.records and quiet_s < _QUIET_S:
+            return False
+        if self._gate.ended(course.trial.number, life) is None:
+            self._gate.a_pass(course.trial.number, life).ended()
+        return True
+
+    def _read_by(self, course: Course) -> list[Record]:
+        seen = self._watcher.seen if self._watcher else []
+        return [each for each in seen if each.topic in course.output_topics]
 
     def _is_where_it_ends(self, course: Course, life: int) -> bool:
         for each in course.trial.schedule:
@@ -389,6 +415,10 @@ class Round:
             for each in course.trial.schedule
         )
         return 2 + 2 * waiting
+
+
+def _ends_in(trial: Trial, life: int) -> bool:
+    return any(isinstance(each, ENDS) and each.life == life for each in trial.schedule)
 
 
 def _has_broker(trial: Trial) -> bool:

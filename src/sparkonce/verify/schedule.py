@@ -159,6 +159,9 @@ _OPEN = frozenset({"produce:last", "offsets", "end"})
 """Points at which a transaction is open for sure."""
 _ON_EXECUTORS = frozenset({"produce:first", "produce:last"})
 
+_WITHOUT_BROKERS = 0.85
+"""Of mixed schedules. One broker is disturbed at a time, and takes ten seconds to come back."""
+
 # What a transaction of version 2 consists of. Without InitProducerId: one that comes twice fences
 # the very producer that sent it, which is safe, and the end of it.
 _SENT = ("Produce", "Produce", "TxnOffsetCommit", "EndTxn")
@@ -257,6 +260,8 @@ def _network(rng: random.Random, guarantee: Guarantee) -> Schedule:
 
 def _mixed(rng: random.Random, pipeline: Pipeline, guarantee: Guarantee, brokers: int) -> Schedule:
     own = families(pipeline, guarantee)
+    if rng.random() < _WITHOUT_BROKERS:
+        own = [each for each in own if each != "brokers"]
     chosen: Sequence[str] = rng.sample(own, k=min(len(own), rng.randint(2, 3)))
     ends = [each for each in chosen if each in ("crash", "zombie", "checkpoint")]
     kept = [each for each in chosen if each not in ends[1:]]  # one way to end a life
