@@ -74,20 +74,26 @@ def units(job: Job) -> dict[str, Unit]:
     """A batch is a transaction: what each holds stands in Spark's own offset log."""
     found: dict[str, Unit] = {}
     planned = {
-        int(each.name): each.read_text().splitlines()[-1]
+        int(each.name): each.read_text()
         for each in Path(job.folder, "offsets").glob("*")
         if each.name.isdigit()
     }
-    before: dict[str, int] = {}
+    # Where the first batch begins: not at 0 if the checkpoint was lost and begins from the ledger.
+    initial = Path(job.folder, "sources", "0", "0")
+    before = _offsets(initial.read_text(), job) if initial.exists() else {}
     for number, line in sorted(planned.items()):
-        ends: dict[str, int] = json.loads(line).get(job.input_topic, {})
-        # A checkpoint that began from the ledger has no first batch to count from.
-        if before or number == 0:
-            found[f"batch {number} of {Path(job.folder).name}"] = {
-                int(index): (before.get(index, 0), end) for index, end in ends.items()
-            }
+        ends = _offsets(line, job)
+        found[f"batch {number} of {Path(job.folder).name}"] = {
+            int(index): (before.get(index, 0), end) for index, end in ends.items()
+        }
         before = ends
     return found
+
+
+def _offsets(written: str, job: Job) -> dict[str, int]:
+    """By partition; the line of JSON is the last, whatever stands before it."""
+    offsets: dict[str, int] = json.loads(written.splitlines()[-1]).get(job.input_topic, {})
+    return offsets
 
 
 class _Committed(StreamingQueryListener):
