@@ -55,3 +55,9 @@ def test_without_a_checkpoint_nothing_is_known(tmp_path: Path) -> None:
 def test_half_a_line_of_a_killed_relay_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "transactions.jsonl").write_text('{"0": [0, 5], "1": [0, 4]}\n{"0": [5, 9], "1"')
     assert list(relay.units(job(tmp_path)).values()) == [{0: (0, 5), 1: (0, 4)}]
+
+
+def test_two_transactions_of_a_relay_have_names_of_their_own(tmp_path: Path) -> None:
+    lines = ['{"0": [0, 0], "1": [0, 4]}', '{"0": [0, 0], "1": [4, 8]}']
+    (tmp_path / "transactions.jsonl").write_text("\n".join(lines) + "\n")
+    assert len(relay.units(job(tmp_path))) == 2

@@ -41,7 +41,7 @@ def units(job: Job) -> dict[str, Unit]:
     # A life that was killed while it wrote leaves half a line.
     whole = [json.loads(line) for line in lines if line.endswith("}")]
     return {
-        f"transaction at {min(unit.items())}": {
+        f"transaction of {json.dumps(unit)}": {
             int(index): (first, end) for index, (first, end) in unit.items()
         }
         for unit in whole
