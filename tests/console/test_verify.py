@@ -57,9 +57,9 @@ def verify(folder: Path, *arguments: str, timeout_s: float) -> subprocess.Comple
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_quick_preset_keeps_every_promise_and_its_controls_show(
-    tmp_path: Path, seed: int
-) -> None:
+def test_the_quick_preset_keeps_every_promise_and_its_controls_show(tmp_path: Path) -> None:
+    """The same schedules each time; new ones are what `sparkonce verify --minutes` is for."""
+    seed = 14
     done = verify(tmp_path, "--seed", str(seed), timeout_s=850)
     assert done.returncode == 0
     assert "Every promise was kept." in done.stdout
