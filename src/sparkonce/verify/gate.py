@@ -13,7 +13,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,7 +77,8 @@ class Gate:
         self._admitted: set[tuple[int, int]] = set()
         self._resting: set[tuple[int, int]] = set()
         self._released: set[tuple[int, int]] = set()
-        self._errors: deque[Exception] = deque(maxlen=10)
+        self.errors: dict[int, Exception] = {}
+        """What went wrong in `decide`, by trial: the first of each."""
         self._closing = False
         self._server = _Server((_LOOPBACK, 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, name="sparkonce-gate")
@@ -98,8 +99,6 @@ class Gate:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        if self._errors and error is None:
-            raise ExceptionGroup("at the gate", list(self._errors))
 
     def a_pass(self, trial: int, life: int) -> Pass:
         host, port = self._server.server_address[:2]
@@ -177,8 +176,8 @@ class Gate:
         arrival = Arrival(trial, life, point, number, int(told["pid"]), time.monotonic())
         try:
             self._decide(arrival)
-        except Exception as error:  # noqa: BLE001 - raised where the gate is left
-            self._errors.append(error)
+        except Exception as error:  # noqa: BLE001 - told in the trial's outcome
+            self.errors.setdefault(trial, error)
 
 
 class _Server(socketserver.ThreadingTCPServer):

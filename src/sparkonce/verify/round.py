@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -103,6 +103,8 @@ class Round:
             try:
                 with self._gate:
                     failures = self._live()
+                for number, error in self._gate.errors.items():
+                    failures[number] = "".join(traceback.format_exception(error))
                 self._brokers.settle()
                 return self._judge(topics, watcher, failures)
             except Exception as error:  # noqa: BLE001 - told in the outcome, which fails the run
@@ -298,10 +300,12 @@ class Round:
         elif isinstance(element, KillWorker | KillExecutor):
             pid = arrival.pid if isinstance(element, KillWorker) else executor_of(arrival.pid)
             course.tell("kill", f"{element!r}: process {pid}")
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # Spark was faster
+                os.kill(pid, signal.SIGKILL)
         elif isinstance(element, PauseWorker):
             course.tell("pause", f"{element!r}: process {arrival.pid}")
-            stop_for(arrival.pid, element.seconds)
+            with suppress(ProcessLookupError):
+                stop_for(arrival.pid, element.seconds)
         elif isinstance(element, Outlast):
             course.tell("point", f"outlasts its transaction at {arrival.point}")
             with self._gate.resting(arrival.trial, arrival.life):
