@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sparkonce.errors import SparkonceError
-from sparkonce.verify.child import Child
+from sparkonce.verify.child import Child, short_lived
 
 SPARKONCE = "sparkonce"
 SPARK = "spark"
@@ -42,7 +42,7 @@ class Driver(Child):
     def __init__(self, run: Run) -> None:
         super().__init__(
             [sys.executable, "-m", "sparkonce.console.balances", json.dumps(asdict(run))],
-            _environment(run),
+            short_lived(run.scratch),
         )
 
     @property
@@ -82,15 +82,3 @@ class Checkpoint:
         except FileNotFoundError:
             return []
         return [int(name) for name in names if name.isdigit()]
-
-
-def _environment(run: Run) -> dict[str, str]:
-    # What a killed process leaves lying about goes with the demo's folder. The other two are for a
-    # JVM that lives for seconds: it needs half the CPU time.
-    java = f"-Djava.io.tmpdir={run.scratch} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    return os.environ | {
-        "TMPDIR": run.scratch,
-        "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {java}".strip(),
-        # A demo is no part of the user's history of pipelines.
-        "SPARKONCE_HISTORY": "",
-    }

@@ -106,6 +106,19 @@ class Child:
                 self._said.append(line.decode(errors="replace"))
 
 
+def short_lived(scratch: str) -> dict[str, str]:
+    """An environment for a Spark driver that lives for seconds, and may die at any moment."""
+    # What a killed process leaves lying about goes with the folder. The other two are for its JVM:
+    # without its second compiler it needs half the CPU time.
+    java = f"-Djava.io.tmpdir={scratch} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    return os.environ | {
+        "TMPDIR": scratch,
+        "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {java}".strip(),
+        # It is no part of the user's history of pipelines.
+        "SPARKONCE_HISTORY": "",
+    }
+
+
 def tell_where_on_signal() -> None:
     """For the child: write the stacks of all threads when it is asked for."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -24,8 +24,6 @@ def controls(brokers: int) -> list[Trial]:
     found = [
         # With and without the offsets in the transaction.
         Trial(
-            number=0,
-            seed=0,
             title="offsets outside the transaction",
             pipeline=relay,
             guarantee=Guarantee.EXACTLY_ONCE,
@@ -36,8 +34,6 @@ def controls(brokers: int) -> list[Trial]:
         ),
         # That the bit and the markers are really in the log is checked, not believed.
         Trial(
-            number=0,
-            seed=0,
             title="transactions left out",
             pipeline=relay,
             guarantee=Guarantee.EXACTLY_ONCE,
@@ -49,8 +45,6 @@ def controls(brokers: int) -> list[Trial]:
         # Not a control but the same promise on a cluster of the former version, whose epoch stays
         # the same from transaction to transaction: requests that come late are what hurts there.
         Trial(
-            number=0,
-            seed=0,
             title="producer, transaction version 1",
             pipeline=relay,
             guarantee=Guarantee.EXACTLY_ONCE,
@@ -66,8 +60,6 @@ def controls(brokers: int) -> list[Trial]:
     if brokers >= 3:
         found += [
             Trial(
-                number=0,
-                seed=0,
                 title="acks=1, the leader dies",
                 pipeline=relay,
                 guarantee=Guarantee.AT_LEAST_ONCE,
@@ -83,8 +75,6 @@ def controls(brokers: int) -> list[Trial]:
                 shares=False,
             ),
             Trial(
-                number=0,
-                seed=0,
                 title="no idempotence, five in flight",
                 pipeline=relay,
                 guarantee=Guarantee.AT_LEAST_ONCE,
@@ -107,8 +97,6 @@ def controls(brokers: int) -> list[Trial]:
 def bounces() -> Trial:
     """Kafka's own method: transactions of 750 while brokers are bounced, hard and clean in turn."""
     return Trial(
-        number=0,
-        seed=0,
         title="producer, bounced brokers",
         pipeline=Pipeline.load(_RELAY),
         guarantee=Guarantee.EXACTLY_ONCE,

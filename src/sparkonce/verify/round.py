@@ -24,7 +24,7 @@ from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka
 from sparkonce.verify import readers
 from sparkonce.verify.checker import check
-from sparkonce.verify.child import Child
+from sparkonce.verify.child import Child, short_lived
 from sparkonce.verify.contract import Record
 from sparkonce.verify.disturb import Brokers, executor_of, stop_for
 from sparkonce.verify.gate import START, Arrival, Gate
@@ -179,7 +179,7 @@ class Round:
         order = Order(assignments=assignments, master=self._master, conf=patient)
         return Child(
             [sys.executable, "-m", "sparkonce.verify.host", order.to_text()],
-            _environment(self._folder),
+            short_lived(str(self._folder)),
         )
 
     def _is_settled(self, life: int, child: Child) -> bool:
@@ -427,13 +427,3 @@ def _ends_in(trial: Trial, life: int) -> bool:
 
 def _has_broker(trial: Trial) -> bool:
     return any(isinstance(each, Broker) for each in trial.schedule)
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    # A JVM that lives for seconds needs half the CPU time without its second compiler.
-    java = f"-Djava.io.tmpdir={folder} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    return os.environ | {
-        "TMPDIR": str(folder),
-        "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {java}".strip(),
-        "SPARKONCE_HISTORY": "",
-    }

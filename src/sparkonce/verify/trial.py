@@ -37,8 +37,9 @@ _IDENTITY: Final = re.compile(rb"t(\d+)-\d{6}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    number: int
-    seed: int
+    number: int = 0
+    seed: int = 0
+    """Both are given by the campaign."""
     pipeline: Pipeline
     guarantee: Guarantee
     family: str
