@@ -69,7 +69,12 @@ def controls(brokers: int) -> list[Trial]:
                     "acks": "1",
                     "enable.idempotence": "false",
                     "verify.guarantee": "unchecked",
+                    "batch.size": "1024",
                 },
+                # Many requests after the pause: the answer to the fetch that a follower had under
+                # way waits in its socket, so the first of them may be replicated after all.
+                records=6_000,
+                per_batch=2_000,
                 partitions=1,
                 must_show=(Defect.LOST,),
                 shares=False,
