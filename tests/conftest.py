@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
+import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
-from sparkonce.local import LocalKafka
+import jobs
+import sparkonce
+from sparkonce.local import LocalKafka, LocalPostgres
 
 # JVMs that live for seconds: without their second compiler they need a quarter less time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -51,6 +57,34 @@ def kafka3(_three_brokers: LocalKafka) -> Iterator[LocalKafka]:
     """A cluster of three, shared by all tests; whole again after each, whatever was done to it."""
     yield _three_brokers
     _heal(_three_brokers)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for all tests that may share it."""
+    os.environ["SPARKONCE_HISTORY"] = ""
+    # Python workers import what jobs are made of.
+    os.environ["PYTHONPATH"] = str(Path(jobs.__file__).parent)
+    spark = sparkonce.session("tests", "local[2]")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[LocalPostgres]:
+    """A server shared by all tests: use a schema of your own."""
+    with LocalPostgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_schema(postgres: LocalPostgres) -> Iterator[str]:
+    """A name to put tables under; all of it goes with the test."""
+    name = f"s_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {name}")
+        yield name
+        connection.execute(f"DROP SCHEMA {name} CASCADE")
 
 
 def _heal(cluster: LocalKafka) -> None:

@@ -16,7 +16,7 @@ from jobs import Job
 from sparkonce import Producer
 from sparkonce.local import LocalKafka
 from sparkonce.stream.report import BatchReport
-from sparkonce.stream.task import Observer
+from sparkonce.stream.steps import Observer
 
 PARTITIONS = 4
 COUNT = 1000

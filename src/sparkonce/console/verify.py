@@ -22,7 +22,7 @@ from sparkonce.errors import ConfigError
 from sparkonce.local.jars import KAFKA_VERSION, broker_jars
 from sparkonce.verify.campaign import Campaign, Wish
 from sparkonce.verify.contract import Pipeline
-from sparkonce.verify.pipelines import built_in, peers_built_in
+from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
 from sparkonce.verify.report.book import Book
 from sparkonce.verify.report.grid import Standing
 from sparkonce.verify.report.matrix import Matrix
@@ -42,6 +42,14 @@ def verify(
     ] = None,
     peers: Annotated[
         bool, typer.Option("--peers", help="Other people's pipelines instead of ours.")
+    ] = False,
+    ends: Annotated[
+        bool,
+        typer.Option(
+            "--ends",
+            help="Both ends instead: from files and tables into Kafka, from Kafka into DuckDB, "
+            "PostgreSQL and Delta, and from a table to a table.",
+        ),
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -104,6 +112,7 @@ def verify(
 
       sparkonce verify                              each cell of the matrix once, about 5 minutes
       sparkonce verify --only producer              the producer alone, about a minute
+      sparkonce verify --ends                       files, tables and databases
       sparkonce verify --minutes 60                 the full preset, for an hour
       sparkonce verify --pipeline my_job.py         your own
       sparkonce verify --replay 17                  trial 17 of the book again
@@ -121,14 +130,15 @@ def verify(
             "it, or start a new book with --fresh or another --json"
         )
     own = [Pipeline.load(str(path)) for path in pipeline or ()]
+    given = peers_built_in() if peers else ends_built_in() if ends else built_in()
     wish = Wish(
-        pipelines=tuple(own or (peers_built_in() if peers else built_in())),
+        pipelines=tuple(own or given),
         seed=book.seed,
         brokers=brokers,
         runs=runs,
         minutes=minutes,
         only=tuple(only or ()),
-        controls=not own and not peers,
+        controls=not own and not peers and not ends,
         bounces=bounces,
         replay=replay,
     )

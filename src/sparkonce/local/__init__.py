@@ -1,5 +1,6 @@
-"""Java, jars and Kafka on this machine: what tests, the verifier and the demo run against."""
+"""Java, jars, Kafka and PostgreSQL on this machine: what tests, the verifier and the demo use."""
 
 from sparkonce.local.kafka import LocalKafka
+from sparkonce.local.postgres import LocalPostgres
 
-__all__ = ["LocalKafka"]
+__all__ = ["LocalKafka", "LocalPostgres"]

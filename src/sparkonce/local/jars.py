@@ -1,4 +1,4 @@
-"""Jars by name: Kafka's broker and tools, and Spark's Kafka connector.
+"""Jars by name: Kafka's broker and tools, Spark's Kafka connector, PostgreSQL's driver for Java.
 
 Stands between Java and whatever runs on it. Ivy, which PySpark carries among its own jars,
 resolves and downloads; the files are then checked against `jars.lock` and moved into the cache in
@@ -57,7 +57,11 @@ CONNECTOR = JarSet(
     ),
 )
 
+# Spark's own JDBC sink needs it, and nothing of ours does: a benchmark compares the two.
+JDBC = JarSet("jdbc", (Coordinate("org.postgresql", "postgresql", "42.7.13"),))
+
 ALL_SETS = (BROKER, CONNECTOR)
+"""What everybody needs, fetched ahead of time; JDBC comes when it is asked for."""
 
 
 def broker_jars() -> list[Path]:
@@ -68,6 +72,11 @@ def broker_jars() -> list[Path]:
 def connector_jars() -> list[Path]:
     """Spark's Kafka source and sink, for `spark.jars`, fetched on first use."""
     return resolve(CONNECTOR)
+
+
+def jdbc_jars() -> list[Path]:
+    """PostgreSQL's driver for Spark's JDBC source and sink, for `spark.jars`, fetched likewise."""
+    return resolve(JDBC)
 
 
 def resolve(jar_set: JarSet) -> list[Path]:
@@ -148,7 +157,7 @@ def write_lock() -> None:
         "# Every jar that sparkonce starts, by set: set, file name, SHA-256.",
         "# Written by: python -m sparkonce.local --lock",
     ]
-    for jar_set in ALL_SETS:
+    for jar_set in (*ALL_SETS, JDBC):
         with tempfile.TemporaryDirectory() as scratch:
             retrieve(jar_set.name, jar_set.coordinates, Path(scratch), expected_count=None)
             lines += [

@@ -119,7 +119,7 @@ class Attempts:
             elif step is Step.RECORD:
                 self._sink.record(entry, sources)
             else:
-                self._sink.decide()
+                written = self._sink.decide() or written
             clock.spent(step, since_s)
             is_last = step is ORDERS[self._guarantee][-1]
             if step is Step.WRITE and not is_last and is_nothing(written):

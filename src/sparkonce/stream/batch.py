@@ -14,10 +14,9 @@ from pyspark.sql import DataFrame
 
 from sparkonce.errors import ConfigError
 from sparkonce.stream.attempts import Attempts
-from sparkonce.stream.kafka import KafkaSink
 from sparkonce.stream.ledger import Entry
 from sparkonce.stream.progress import ProgressListener
-from sparkonce.stream.settings import StreamSettings, check_schema
+from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.writer import Options, check_classic, check_session
 
 _log = logging.getLogger("sparkonce.stream")
@@ -38,18 +37,18 @@ class BatchWriter(Options):
 
     def save(self) -> None:
         """Write all rows, visible at once; nothing, if the run id was written before."""
-        frame, spark = self._frame, self._frame.sparkSession
+        frame = self._frame
         if frame.isStreaming:
             raise ConfigError("this DataFrame is a stream: use sparkonce.write_stream(df) for it")
-        settings = StreamSettings.parse(self._options, None)
+        target = self._format(self._options, None)
+        settings = target.settings
         if settings.run_id is None:
             raise ConfigError(
                 "runId is missing: name this run, and use the same name when it is run again "
                 "(the day it is for, say); what was written under that name is not written twice"
             )
-        columns = check_schema(frame.schema, settings.topic)
-        check_session(spark)
-        sink = KafkaSink(spark, settings, columns, observe=self._observe)
+        check_session(frame.sparkSession)
+        sink = target.open(frame, None, self._observe)
         with ProgressListener() as shown:
             attempts = Attempts(
                 sink,
@@ -70,7 +69,7 @@ class BatchWriter(Options):
                 sink.close()
 
 
-def _entry(settings: StreamSettings) -> Entry:
+def _entry(settings: PipelineSettings) -> Entry:
     return Entry(
         query=f"run {settings.run_id}",
         batch=0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +28,14 @@ class Planned:
 
     watermark_ms: int
     sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file, and when it was last changed, as it was when Spark saw it first."""
+
+    path: str
+    changed_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,16 @@ class CheckpointFolder:
                 f"{_VERSION_LINE}: this version of Spark writes its offset log in another way"
             )
         return Planned(json.loads(metadata).get("batchWatermarkMs", 0), tuple(sources))
+
+    def listed_files(self, source: int, number: int) -> Iterator[Listed]:
+        """What a file source has listed under this number of its log."""
+        name = f"sources/{source}/{number}"
+        # Every tenth has all before it too, and their own files go after a while.
+        text = self._files.read(name) or self._files.read(f"{name}.compact") or ""
+        for line in text.splitlines()[1:]:
+            fields = json.loads(line)
+            if fields["batchId"] == number:
+                yield Listed(fields["path"], fields["timestamp"])
 
     def finish(self, batch: int) -> None:
         """Write the commit that Spark did not come to; the batch's own watermark is a safe next

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -23,6 +24,7 @@ from sparkonce.produce.states import ABORTABLE
 from sparkonce.stream.autocommit import AutoCommit
 from sparkonce.stream.desk import Desk
 from sparkonce.stream.handover import Handover
+from sparkonce.stream.kafka_settings import KafkaSettings, check_schema
 from sparkonce.stream.layout import Apart, InTurns, Layout, Overlap, check_apart, layout_of
 from sparkonce.stream.ledger import (
     Entry,
@@ -33,20 +35,42 @@ from sparkonce.stream.ledger import (
     source_offsets,
     to_commit,
 )
-from sparkonce.stream.settings import StreamSettings
-from sparkonce.stream.steps import Written
-from sparkonce.stream.task import FIGURES, Observer, Order, WriteTask
+from sparkonce.stream.sources import Reading
+from sparkonce.stream.steps import Observer, Written
+from sparkonce.stream.task import FIGURES, Order, WriteTask
 
 _DECISIONS_MAX = 5
 _SMALL_TASK_RECORDS = 2_000
 _log = logging.getLogger("sparkonce.stream")
 
 
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """Kafka as a place to write to, before anything is touched."""
+
+    settings: KafkaSettings
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], query_name: str | None) -> KafkaTarget:
+        return cls(KafkaSettings.parse(options, query_name))
+
+    def open(
+        self, frame: DataFrame, reading: Reading | None, observe: Observer | None
+    ) -> KafkaSink:
+        return KafkaSink(
+            frame.sparkSession,
+            self.settings,
+            check_schema(frame.schema, self.settings.topic),
+            keeps_partition=reading is not None and reading.keeps_partition,
+            observe=observe,
+        )
+
+
 class KafkaSink:
     def __init__(
         self,
         spark: SparkSession,
-        settings: StreamSettings,
+        settings: KafkaSettings,
         columns: Sequence[str],
         *,
         keeps_partition: bool = False,
@@ -231,7 +255,7 @@ class KafkaSink:
             self._observe(point)
 
 
-def _desk(spark: SparkSession, settings: StreamSettings) -> Desk:
+def _desk(spark: SparkSession, settings: KafkaSettings) -> Desk:
     conf = spark.sparkContext.getConf()
     host = settings.driver_host or conf.get("spark.driver.host") or "127.0.0.1"
     bind = conf.get("spark.driver.bindAddress") or host

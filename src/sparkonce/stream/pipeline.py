@@ -14,6 +14,7 @@ from sparkonce.errors import FencedError
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.attempts import Attempts
 from sparkonce.stream.checkpoint import CheckpointFolder
+from sparkonce.stream.files import ListedFiles
 from sparkonce.stream.ledger import Entry, LedgerError, Offsets
 from sparkonce.stream.steps import Sink, Written
 
@@ -29,8 +30,10 @@ class Pipeline:
         sink: Sink,
         attempts: Attempts,
         folder: CheckpointFolder,
+        files: ListedFiles,
         *,
         name: str,
+        named_by: str,
         guarantee: Guarantee,
         kafka_sources: Sequence[bool],
         last: Entry | None,
@@ -38,7 +41,9 @@ class Pipeline:
         self._sink = sink
         self._attempts = attempts
         self._folder = folder
+        self._files = files
         self._name = name
+        self._named_by = named_by
         self._guarantee = guarantee
         self._kafka_sources = kafka_sources
         self._last = last
@@ -51,8 +56,13 @@ class Pipeline:
             self._pass_over(frame, entry)
             return
         sources = source_lines(self._folder.planned(batch).sources, self._kafka_sources)
+
+        def is_nothing(written: Written) -> bool:
+            self._files.check(batch)
+            return self._is_nothing(written)
+
         try:
-            recorded = self._attempts.run(frame, entry, sources, self._is_nothing)
+            recorded = self._attempts.run(frame, entry, sources, is_nothing)
         except FencedError as error:
             raise self._fenced_by(error) from error
         if recorded:
@@ -97,9 +107,11 @@ class Pipeline:
 
     def _fenced_by(self, error: FencedError) -> FencedError:
         holder = self._sink.holder()
-        if holder is None or (holder.pid, holder.host) == (os.getpid(), socket.gethostname()):
+        if holder is None:
             return error
         same = holder.query == self._query
+        if same and (holder.pid, holder.host) == (os.getpid(), socket.gethostname()):
+            return error
         which = (
             "It runs from a copy of the same checkpoint, or the same one"
             if same
@@ -108,7 +120,7 @@ class Pipeline:
         return FencedError(
             f"pipeline {self._name!r} was taken over by process {holder.pid} on {holder.host} with "
             f"the checkpoint {holder.checkpoint}. {which}; this one is {self._folder.location}. "
-            "Stop one of the two, or give each its own kafka.transactional.id and checkpoint",
+            f"Stop one of the two, or give each its own {self._named_by} and checkpoint",
             error.code,
         )
 

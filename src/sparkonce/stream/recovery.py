@@ -38,6 +38,7 @@ def next_step(
     checkpoint: Checkpoint,
     *,
     pipeline: str,
+    named_by: str,
     location: str,
     guarantee: Guarantee,
     ledger_lost: str,
@@ -51,9 +52,9 @@ def next_step(
         return _no_ledger(checkpoint, checkpoint.planned, pipeline, location, lost)
     if entry.query != checkpoint.query:
         raise LedgerError(
-            f"transactional id {pipeline!r} belongs to another checkpoint: its ledger has {entry} "
+            f"{named_by} {pipeline!r} belongs to another checkpoint: its ledger has {entry} "
             f"(query {entry.query}), and {location} is of query {checkpoint.query}. If two "
-            "pipelines are meant, give each its own kafka.transactional.id; if this one "
+            f"pipelines are meant, give each its own {named_by}; if this one "
             "moved here, start it with an empty checkpointLocation, and it goes on from the ledger"
         )
     if entry.batch > checkpoint.planned:

@@ -7,7 +7,7 @@ happen does not. `pipeline` walks through them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -16,6 +16,9 @@ from pyspark.sql import DataFrame
 
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.ledger import Entry, Offsets
+
+Observer = Callable[[str], None]
+"""Told where a task or the driver has come to; the verifier lets processes die there."""
 
 
 class Step(enum.Enum):
@@ -70,7 +73,8 @@ class Sink(Protocol):
 
     def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None: ...
 
-    def decide(self) -> None: ...
+    def decide(self) -> Written | None:
+        """What was written, where that is known only now."""
 
     def abandon(self) -> None:
         """Give up the attempt; nothing of it may ever become visible."""

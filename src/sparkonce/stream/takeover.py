@@ -11,7 +11,7 @@ from dataclasses import replace
 from sparkonce.stream.checkpoint import Checkpoint, CheckpointFolder
 from sparkonce.stream.ledger import Entry, LedgerError
 from sparkonce.stream.recovery import FinishCommit, StartFromLedger, next_step
-from sparkonce.stream.settings import StreamSettings
+from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading
 from sparkonce.stream.steps import Sink
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("sparkonce.stream")
 
 
 def take_over(
-    sink: Sink, folder: CheckpointFolder, reading: Reading, settings: StreamSettings
+    sink: Sink, folder: CheckpointFolder, reading: Reading, settings: PipelineSettings
 ) -> Entry | None:
     """The entry to go on from, signed by this process; None for a pipeline that is new."""
     entry = sink.take_over()
@@ -28,6 +28,7 @@ def take_over(
         entry,
         checkpoint,
         pipeline=settings.pipeline,
+        named_by=settings.named_by,
         location=folder.location,
         guarantee=settings.guarantee,
         ledger_lost=settings.ledger_lost,
@@ -55,7 +56,7 @@ def _adopt(
     sink: Sink,
     folder: CheckpointFolder,
     reading: Reading,
-    settings: StreamSettings,
+    settings: PipelineSettings,
     entry: Entry,
     checkpoint: Checkpoint,
 ) -> str:
@@ -65,20 +66,20 @@ def _adopt(
             f"{folder.location} is empty, and {settings.pipeline!r} has come to {entry}: its state "
             "was in the checkpoint, and no ledger can bring it back. Restore the checkpoint; or go "
             'on from the ledger with empty state by .option("lostState", "empty"); or start over '
-            "with another kafka.transactional.id"
+            f"with another {settings.named_by}"
         )
     sources = sink.sources_at(entry)
     if sources is None or len(sources) != len(reading.sources):
         raise LedgerError(
             f"{folder.location} is empty, and the ledger of {settings.pipeline!r} ({entry}) has "
             "other sources than this query: restore the checkpoint, or start over with another "
-            "kafka.transactional.id"
+            f"{settings.named_by}"
         )
     for index, (source, offsets) in enumerate(zip(reading.sources, sources, strict=True)):
         if not source.is_kafka or isinstance(offsets, str):
             raise LedgerError(
                 f"{folder.location} is empty, and the source {source.kind!r} keeps its progress "
-                "there: restore the checkpoint, or start over with another kafka.transactional.id"
+                f"there: restore the checkpoint, or start over with another {settings.named_by}"
             )
         folder.start_from(index, offsets)
     query = checkpoint.query or str(uuid.uuid4())

@@ -22,10 +22,8 @@ from sparkonce.errors import BrokerError
 from sparkonce.guarantees import Guarantee
 from sparkonce.produce import Delivery, Producer, ProducerIdentity, TransactionalProducer
 from sparkonce.stream.desk import Line, Place, SecondAttempt, claim
+from sparkonce.stream.steps import Observer
 from sparkonce.stream.turns import Turns
-
-Observer = Callable[[str], None]
-"""Told where a task or the driver has come to; the verifier lets processes die there."""
 
 FIGURES = "task int, topic string, partition int, records long, size_bytes long, lost long"
 _GATHER_BYTES = 8 * 1024 * 1024

@@ -18,25 +18,25 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sparkonce.errors import ConfigError
+from sparkonce.stream import formats
 from sparkonce.stream.attempts import Attempts
 from sparkonce.stream.checkpoint import CheckpointFolder
+from sparkonce.stream.files import ListedFiles
 from sparkonce.stream.history import History
-from sparkonce.stream.kafka import KafkaSink
 from sparkonce.stream.metrics import MetricsListener
 from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
 from sparkonce.stream.report import Listener, Listeners, LogListener
-from sparkonce.stream.settings import StreamSettings, check_schema
+from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
-from sparkonce.stream.steps import Sink
+from sparkonce.stream.steps import Observer, Sink
 from sparkonce.stream.takeover import take_over
-from sparkonce.stream.task import Observer
 
 _log = logging.getLogger("sparkonce.stream")
 
 
 def write_stream(frame: DataFrame) -> StreamWriter:
-    """`df.writeStream` with a promise: each micro-batch is one Kafka transaction.
+    """`df.writeStream` with a promise: each micro-batch is one transaction of the sink.
 
     The verbs are Spark's, and so are the options; `start()` returns a plain StreamingQuery.
     """
@@ -47,13 +47,13 @@ class Options:
     """What both writers have: options by name, in any case, as Spark takes them."""
 
     def __init__(self) -> None:
+        self._format = formats.find("kafka")
         self._options: dict[str, str] = {}
         self._listeners: list[Listener] = []
         self._observe: Observer | None = None
 
     def format(self, source: str) -> Self:
-        if source != "kafka":
-            raise ConfigError(f"format {source!r} is unknown: the format that is there is 'kafka'")
+        self._format = formats.find(source)
         return self
 
     def option(self, key: str, value: Any) -> Self:
@@ -117,25 +117,19 @@ class StreamWriter(Options):
             raise ConfigError("this DataFrame is not a stream: use sparkonce.write(df) for it")
         given = {key.lower(): value for key, value in self._options.items()}
         self._name = self._name or given.get("queryname")
-        settings = StreamSettings.parse(self._options, self._name)
+        target = self._format(self._options, self._name)
+        settings = target.settings
         if settings.run_id is not None:
             raise ConfigError(
                 "runId is for batch jobs, a stream is told apart by its checkpoint: leave it out, "
                 "or use sparkonce.write(df)"
             )
-        columns = check_schema(frame.schema, settings.topic)
         reading = reading_of(frame)
         check_session(spark)
         _warn(reading, settings)
         location = self._location(spark)
         folder = CheckpointFolder(spark, location)
-        sink = KafkaSink(
-            spark,
-            settings,
-            columns,
-            keeps_partition=reading.keeps_partition,
-            observe=self._observe,
-        )
+        sink = target.open(frame, reading, self._observe)
         try:
             last = take_over(sink, folder, reading, settings)
             if self._observe:
@@ -152,7 +146,9 @@ class StreamWriter(Options):
                 sink,
                 attempts,
                 folder,
+                ListedFiles(spark, folder),
                 name=settings.pipeline,
+                named_by=settings.named_by,
                 guarantee=settings.guarantee,
                 kafka_sources=[source.is_kafka for source in reading.sources],
                 last=last,
@@ -205,7 +201,7 @@ def check_session(spark: SparkSession) -> None:
         )
 
 
-def _warn(reading: Reading, settings: StreamSettings) -> None:
+def _warn(reading: Reading, settings: PipelineSettings) -> None:
     for source in reading.sources:
         if source.reads_uncommitted and not settings.guarantee.may_repeat:
             _log.warning(

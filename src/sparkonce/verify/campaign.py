@@ -10,6 +10,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final
 
 from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
-from sparkonce.local import LocalKafka
+from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.controls import VERSION_1, bounces, controls
 from sparkonce.verify.outcome import Outcome, Verdict
@@ -94,12 +95,16 @@ class Campaign:
         self._heard = heard
         self._saved = saved
         self._began_s = time.monotonic()
+        self._postgres: LocalPostgres | None = None
 
     def run(self) -> None:
         """To the end of what was asked for; what was done is in the book at every moment."""
         self._began_s = time.monotonic()
         before_s = self._book.elapsed_s
-        with tempfile.TemporaryDirectory(prefix="sparkonce-verify-") as folder:
+        with (
+            tempfile.TemporaryDirectory(prefix="sparkonce-verify-") as folder,
+            self._database() as self._postgres,
+        ):
             for version, rounds in self._plan():
                 self._heard("starting Kafka")
                 brokers = self._wish.brokers if version == 2 else 1
@@ -114,6 +119,10 @@ class Campaign:
                         self._book = replace(self._book, elapsed_s=round(elapsed_s, 1))
                         self._saved(self._book)
 
+    def _database(self) -> AbstractContextManager[LocalPostgres | None]:
+        wanted = any("postgres" in each.services for each in self._wish.pipelines)
+        return LocalPostgres() if wanted else nullcontext()
+
     @property
     def book(self) -> Book:
         """All outcomes so far."""
@@ -122,34 +131,42 @@ class Campaign:
     @property
     def planned(self) -> int | None:
         """How many trials it will be; None where time decides."""
-        return None if self._wish.minutes else sum(1 for _ in self._few())
+        return None if self._wish.minutes else sum(1 for _ in self._few(count()))
 
     def _plan(self) -> Iterator[tuple[int, Iterator[list[Trial]]]]:
         """Transaction version, and the rounds on a cluster of that version."""
-        if self._wish.minutes:
-            yield 2, self._in_time(in_rounds(self._full()))
-            return
-        drawn = list(self._few())
+        numbers = count(self._book.next_number)
+        drawn = list(self._unseen(numbers) if self._wish.minutes else self._few(numbers))
         for version in (2, 1):
             own = [trial for trial in drawn if (trial.family == VERSION_1) == (version == 1)]
             if own:
                 yield version, in_rounds(own)
+        if self._wish.minutes:
+            runs = None if self._wish.runs is None else max(0, self._wish.runs - len(drawn))
+            yield 2, self._in_time(in_rounds(islice(self._full(numbers), runs)))
 
-    def _few(self) -> Iterable[Trial]:
+    def _unseen(self, numbers: Iterator[int]) -> Iterator[Trial]:
+        """What the full preset begins with: controls, and cells that the book has nothing of."""
+        seen = {(each.pipeline, each.guarantee, each.family) for each in self._book.outcomes}
+        for trial in self._quick(numbers):
+            if (trial.name, trial.guarantee.value, trial.family) not in seen:
+                yield trial
+
+    def _few(self, numbers: Iterator[int]) -> Iterable[Trial]:
         """All presets but the one without end."""
         if self._wish.replay is not None:
             return [self._again(self._wish.replay)]
         if self._wish.bounces:
-            number = self._book.next_number
+            number = next(numbers)
             return [replace(bounces(), number=number, seed=self._seed(number))]
-        return self._quick()
+        return self._quick(numbers)
 
     def _again(self, number: int) -> Trial:
         found = [each for each in self._book.outcomes if each.number == number]
         if not found:
             raise ConfigError(f"there is no trial {number} in the book: its page lists them all")
         outcome = found[0]
-        known = [*self._quick(), bounces()]
+        known = [*self._quick(count()), bounces()]
         alike = [trial for trial in known if trial.name == outcome.pipeline]
         if not alike:
             raise ConfigError(
@@ -165,9 +182,8 @@ class Campaign:
             schedule=parse(outcome.schedule),
         )
 
-    def _quick(self) -> Iterator[Trial]:
+    def _quick(self, numbers: Iterator[int]) -> Iterator[Trial]:
         """Each cell once, and the controls."""
-        numbers = count(self._book.next_number)
         trials = (
             self._trial(next(numbers), pipeline, guarantee, family)
             for pipeline in self._wish.pipelines
@@ -186,12 +202,11 @@ class Campaign:
                 number = next(numbers)
                 yield replace(control, number=number, seed=self._seed(number))
 
-    def _full(self) -> Iterator[Trial]:
+    def _full(self, numbers: Iterator[int]) -> Iterator[Trial]:
         """Without end. Who has no other way to be disturbed than by crashes gets more of these."""
         with_spark = [each for each in self._wish.pipelines if each.spark]
         others = [each for each in self._wish.pipelines if not each.spark]
-        numbers = count(self._book.next_number)
-        for number in islice(numbers, self._wish.runs):
+        for number in numbers:
             rng = random.Random(f"{self._wish.seed}/{number}/cell")
             # In blocks, so that rounds are full.
             use_spark = random.Random(f"{self._wish.seed}/{number // _TOGETHER}").random()
@@ -243,7 +258,7 @@ class Campaign:
         def heard(text: str) -> None:
             self._heard(f"{len(trials)} trials ({names}): {text}")
 
-        for outcome in Round(kafka, trials, folder, heard=heard).run():
+        for outcome in Round(kafka, trials, folder, postgres=self._postgres, heard=heard).run():
             if outcome.verdict is Verdict.BROKEN:
                 trial = by_number[outcome.number]
                 yield replace(outcome, shrunk=to_text(self._shrunk(kafka, trial, folder)))
@@ -257,7 +272,8 @@ class Campaign:
             self._heard(
                 f"trial {trial.number} broke its promise: with {len(schedule)} of its faults"
             )
-            (outcome,) = Round(kafka, [replace(trial, schedule=schedule)], folder).run()
+            alone = [replace(trial, schedule=schedule)]
+            (outcome,) = Round(kafka, alone, folder, postgres=self._postgres).run()
             return judge(trial.guarantee, outcome.findings) is Verdict.BROKEN
 
         return shrink(trial.schedule, fails, _SHRINK_BUDGET)

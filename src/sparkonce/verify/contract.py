@@ -16,13 +16,21 @@ the pipeline in a process of its own that it kills and restarts, and reads `job.
     SHARES              whether several jobs may run side by side in a process; default: False
     ORDERED             whether records with the same key keep their order; default: True
     MARKED              whether it writes in Kafka transactions; default: under exactly_once
+
+Where input or output are not topics, these say so; they run in the verifier, not in the pipeline:
+
+    provide(job, rows)  puts the input where the pipeline reads it
+    collect(job)        what is visible in the output, by the output's own client
+    progress(job)       how far the pipeline says it is: by input partition, the next offset
+    SERVICES            what must be there: "postgres"; its URL is then in `job.services`
+    HOLDS               points at which a stopped process keeps every other one out; default: none
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -64,6 +72,15 @@ class Record:
     value: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An input row, for pipelines that read something else than a topic."""
+
+    number: int
+    key: str
+    identity: str
+
+
 def _unseen(point: str) -> None:
     """Nobody is told."""
 
@@ -79,7 +96,11 @@ class Job:
     input_topic: str
     output_topics: tuple[str, ...]
     folder: str
-    """Survives its process: for a checkpoint, or whatever it has to keep."""
+    """Survives its process: for a checkpoint, or whatever it has to keep. It may get lost."""
+    place: str = ""
+    """A folder that nothing happens to, for input and output that are files."""
+    services: Mapping[str, str] = field(default_factory=dict)
+    """URLs of what `SERVICES` asked for: for the pipeline through faults, for us directly."""
     guarantee: str = Guarantee.EXACTLY_ONCE.value
     per_batch: int = 20
     """About how many records to process at once, so that there are several batches."""
@@ -112,6 +133,11 @@ class Pipeline:
     shares: bool
     ordered: bool
     marked: bool | None
+    provide: Callable[[Job, Sequence[Row]], None] | None
+    collect: Callable[[Job], Sequence[Record]] | None
+    progress: Callable[[Job], Mapping[int, int]] | None
+    services: tuple[str, ...]
+    holds: tuple[str, ...]
 
     @classmethod
     def load(cls, program: str) -> Pipeline:
@@ -144,13 +170,25 @@ class Pipeline:
             shares=bool(own.get("SHARES", False)),
             ordered=bool(own.get("ORDERED", True)),
             marked=own.get("MARKED"),
+            provide=own.get("provide"),
+            collect=own.get("collect"),
+            progress=own.get("progress"),
+            services=tuple(own.get("SERVICES", ())),
+            holds=tuple(own.get("HOLDS", ())),
         )
 
     @property
     def is_stateful(self) -> bool:
         return self.running is not _stateless
 
+    @property
+    def writes_kafka(self) -> bool:
+        return self.collect is None
+
     def writes_transactions(self, guarantee: Guarantee) -> bool:
+        """Of Kafka's."""
+        if not self.writes_kafka:
+            return False
         if self.marked is not None:
             return self.marked
         return guarantee is Guarantee.EXACTLY_ONCE

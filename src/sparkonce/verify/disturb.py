@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sparkonce.errors import SparkonceError
-from sparkonce.local import LocalKafka
+from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify import readers
 from sparkonce.verify.schedule import Broker
 from sparkonce.verify.trial import Course
@@ -154,6 +154,28 @@ class Brokers:
         deadline_s = time.monotonic() + _MOVED_TIMEOUT_S
         while not condition() and time.monotonic() < deadline_s:
             time.sleep(0.1)  # between two questions to the cluster
+
+
+class Server:
+    """The database server; whoever waits for it finds it again. May be asked from any thread."""
+
+    def __init__(self, postgres: LocalPostgres) -> None:
+        self._postgres = postgres
+        self._one_at_a_time = threading.Lock()
+
+    def disturb(self, action: str) -> None:
+        with self._one_at_a_time:
+            if action == "kill":
+                self._postgres.kill()
+                self._postgres.start()
+            else:
+                self._postgres.restart()
+            self._postgres.wait_until_ready()
+
+    def settle(self) -> None:
+        """Until it is back."""
+        with self._one_at_a_time:
+            self._postgres.wait_until_ready()
 
 
 def stop_for(pid: int, seconds: float) -> None:

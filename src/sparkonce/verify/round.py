@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from sparkonce.errors import SparkonceError
-from sparkonce.local import LocalKafka
+from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify import readers
 from sparkonce.verify.checker import check
 from sparkonce.verify.child import Child, short_lived
 from sparkonce.verify.contract import Record
-from sparkonce.verify.disturb import Brokers, executor_of, stop_for
+from sparkonce.verify.disturb import Brokers, Server, executor_of, stop_for
 from sparkonce.verify.gate import START, Arrival, Gate
 from sparkonce.verify.history import Markings
 from sparkonce.verify.host import Assignment, Order
@@ -35,7 +35,9 @@ from sparkonce.verify.promises import judge, judge_control
 from sparkonce.verify.schedule import (
     ENDS,
     At,
+    AtCommit,
     Broker,
+    Database,
     Kill,
     KillAfter,
     KillExecutor,
@@ -73,6 +75,7 @@ class Round:
         trials: Sequence[Trial],
         folder: Path,
         *,
+        postgres: LocalPostgres | None = None,
         heard: Heard = lambda text: None,
     ) -> None:
         self._kafka = kafka
@@ -80,7 +83,11 @@ class Round:
         self._heard = heard
         # Brokers take their time, and one at a time: who waits for them begins first.
         ordered = sorted(trials, key=lambda trial: not _has_broker(trial))
-        self._courses = {trial.number: Course(trial, kafka, folder) for trial in ordered}
+        self._server = Server(postgres) if postgres else None
+        self._courses = {
+            trial.number: Course(trial, kafka, folder, postgres, self._at_commit)
+            for trial in ordered
+        }
         self._brokers = Brokers(kafka)
         self._master = next((each.master for each in trials if each.master), "") or (
             f"local[{self._cores()}]"
@@ -105,7 +112,7 @@ class Round:
                     failures = self._live()
                 for number, error in self._gate.errors.items():
                     failures[number] = "".join(traceback.format_exception(error))
-                self._brokers.settle()
+                self._settle()
                 return self._judge(topics, watcher, failures)
             except Exception as error:  # noqa: BLE001 - told in the outcome, which fails the run
                 why = str(error) if isinstance(error, SparkonceError) else traceback.format_exc()
@@ -130,7 +137,7 @@ class Round:
             for life in range(planned + _LIVES_MORE):
                 if life >= planned:
                     for course in self._all:
-                        course.proxy.clear()  # what is left of the schedule has had its chance
+                        course.stop_cutting()
                 self._heard(f"life {life + 1}")
                 child = stack.enter_context(self._start(life))
                 settled = partial(self._is_settled, life, child)
@@ -267,15 +274,25 @@ class Round:
     def _stand_still(self, life: int) -> None:
         """Between two lives: what the log has, and what happens to checkpoints."""
         servers = self._kafka.bootstrap_servers
-        self._brokers.settle()
+        self._settle()
         readers.await_decisions(servers, [course.name for course in self._all])
         groups = {course.name: course.input_topic for course in self._all}
         committed = readers.committed(servers, groups)
-        visible = readers.read(servers, self._topics)
+        visible = readers.read(servers, self._topics) if self._topics else []
         for course in self._all:
-            own = [each for each in visible if each.topic in course.output_topics]
-            course.add_moment(f"after life {life + 1}", committed[course.name], own)
+            own = course.collect()
+            if own is None:
+                own = [each for each in visible if each.topic in course.output_topics]
+            progress = course.progress()
+            told = committed[course.name] if progress is None else progress
+            course.add_moment(f"after life {life + 1}", told, own)
             course.disturb_checkpoint(life)
+
+    def _settle(self) -> None:
+        """Until all that was disturbed is whole again."""
+        self._brokers.settle()
+        if self._server:
+            self._server.settle()
 
     # -- at the gate -----------------------------------------------------------------------------
 
@@ -313,10 +330,19 @@ class Round:
         elif isinstance(element, Broker):
             with self._gate.resting(arrival.trial, arrival.life):
                 self._brokers.disturb(element, course)
+        elif isinstance(element, Database) and self._server:
+            course.tell("database", f"{element.action} at {arrival.point}")
+            with self._gate.resting(arrival.trial, arrival.life):
+                self._server.disturb(element.action)
         elif isinstance(element, LoseUnreplicated):
             self._brokers.stop_replicating(course)
         elif isinstance(element, MoveLeaders):
             self._brokers.move_leaders(element.times, course)
+
+    def _at_commit(self, element: AtCommit, course: Course) -> None:
+        course.tell("database", f"COMMIT {element.nth} has no answer: {element.action}")
+        if element.action == "kill" and self._server:
+            self._server.disturb("kill")
 
     # -- in the end ------------------------------------------------------------------------------
 
@@ -325,8 +351,8 @@ class Round:
     ) -> list[Outcome]:
         servers = self._kafka.bootstrap_servers
         self._heard("reading what is there")
-        open_parts = readers.left_open(servers, topics)
-        seen = readers.read(servers, topics)
+        open_parts = readers.left_open(servers, topics) if topics else []
+        seen = readers.read(servers, topics) if topics else []
         java = self._read_with_java(seen)
         claimed = [course for course in self._all if course.claims_transactions]
         marks = readers.markings(
@@ -336,6 +362,10 @@ class Round:
         for number, course in self._courses.items():
             if number in failures:
                 outcomes.append(self._failed(course, failures[number]))
+                continue
+            if (found := course.collect()) is not None:
+                history = course.history({"the database's own client, after": found}, {}, (), None)
+                outcomes.append(self._outcome(course, check(history)))
                 continue
             own = set(course.output_topics)
             marked = [marks[topic] for topic in course.output_topics if topic in marks]
@@ -354,7 +384,7 @@ class Round:
     def _read_with_java(self, seen: Sequence[Record]) -> dict[int, list[Record]]:
         """By trial; left out where the values don't tell whose they are."""
         found: dict[int, list[Record]] = {}
-        for index in range(max(len(course.output_topics) for course in self._all)):
+        for index in range(max(len(course.output_topics) for course in self._all) if seen else 0):
             topics = {
                 course.trial.number: course.output_topics[index]
                 for course in self._all

@@ -71,6 +71,23 @@ class Broker(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Database(At):
+    """Something happens to the database server while the pipeline waits at the point."""
+
+    action: str = "kill"
+    """kill: all of it with -9, and started again; restart: cleanly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AtCommit(ShortRepr):
+    """When a COMMIT of rows and progress has reached the server and its answer not the client."""
+
+    nth: int = 1
+    action: str = "cut"
+    """cut: the connection; kill: the server, with -9, and it is started again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoseUnreplicated(At):
     """Followers are paused from the point on, the leader is killed at the batch's last record."""
 
@@ -108,10 +125,12 @@ class Checkpoint(ShortRepr):
     after_life: int = 0
 
 
-Element = Fault | At | KillSent | KillAfter | Checkpoint
+Element = Fault | At | AtCommit | KillSent | KillAfter | Checkpoint
 Schedule = tuple[Element, ...]
 
-FAMILIES: Final = ("network", "crash", "worker", "brokers", "zombie", "timeout", "checkpoint")
+FAMILIES: Final = (
+    "network", "crash", "worker", "brokers", "zombie", "timeout", "checkpoint", "database",
+)  # fmt: skip
 MIXED: Final = "mixed"
 EXECUTOR: Final = "executor"
 """On a cluster with executors as processes of their own; in the full preset."""
@@ -120,7 +139,7 @@ _VOCABULARY = {
     each.__name__: each
     for each in (
         Kill, KillWorker, PauseWorker, KillExecutor, Pause, Outlast, Broker, LoseUnreplicated,
-        MoveLeaders, KillSent, KillAfter, Checkpoint,
+        MoveLeaders, KillSent, KillAfter, Checkpoint, Database, AtCommit,
     )
 } | {name: getattr(network, name) for name in network.__all__}  # fmt: skip
 
@@ -173,14 +192,17 @@ def hurts(pipeline: Pipeline, guarantee: Guarantee) -> str:
 
 def families(pipeline: Pipeline, guarantee: Guarantee) -> list[str]:
     """The columns that a pipeline has trials in."""
-    found = ["network", "crash"]
+    found = ["network", "crash"] if pipeline.writes_kafka else ["crash"]
     # The weaker guarantees are there as controls: these two families make them lose and repeat.
     if guarantee is Guarantee.EXACTLY_ONCE and pipeline.points:
-        found.append("brokers")
         told = set(pipeline.points)
-        if told - _OUTSIDE:
+        if pipeline.writes_kafka:
+            found.append("brokers")
+        if "postgres" in pipeline.services:
+            found.append("database")
+        if told - _OUTSIDE - set(pipeline.holds):
             found.append("zombie")
-        if told & _OPEN:
+        if told & _OPEN and pipeline.writes_kafka:
             found.append("timeout")
         if pipeline.spark and told & _ON_EXECUTORS:
             found.append("worker")
@@ -214,7 +236,7 @@ def _draw(
         if guarantee is not Guarantee.EXACTLY_ONCE:
             worst = hurts(pipeline, guarantee)
             point = worst if worst in points else point
-        elif "end" in points and rng.random() < 0.15:
+        elif "end" in points and pipeline.writes_kafka and rng.random() < 0.15:
             return (KillSent(nth=times),)
         return (Kill(point=point, nth=1 if point == "fence" else times),)
     if family == "worker":
@@ -228,12 +250,20 @@ def _draw(
         places = [each for each in points if each in _ON_EXECUTORS]
         return (KillExecutor(point=rng.choice(places), nth=times),)
     if family == "zombie":
-        return (Pause(point=rng.choice(inside), nth=times),)
+        free = [each for each in inside if each not in pipeline.holds]
+        return (Pause(point=rng.choice(free), nth=times),)
+    if family == "database":
+        if not pipeline.writes_kafka and rng.random() < 0.6:
+            return (AtCommit(nth=times, action=rng.choice(["cut", "kill"])),)
+        action = rng.choice(["kill", "kill", "restart"])
+        return (Database(point=rng.choice(inside), nth=times, action=action),)
     if family == "timeout":
         return (Outlast(point=rng.choice([each for each in inside if each in _OPEN]), nth=times),)
     if family == "checkpoint":
         # State that is lost can't be brought back; without it a query refuses to start.
-        actions = ["forget_commit", "copy"] if pipeline.is_stateful else ["lose"]
+        # Nor can the list of files that Spark keeps there.
+        keeps = pipeline.is_stateful or pipeline.provide is not None
+        actions = ["forget_commit", "copy"] if keeps else ["lose"]
         action = rng.choice([*actions, "forget_commit", "copy"])
         last = rng.choice([each for each in points if each != "fence"])
         return (Kill(point=last, nth=max(2, times)), Checkpoint(action=action))

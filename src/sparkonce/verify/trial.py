@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,13 +18,14 @@ from confluent_kafka import Message, Producer
 
 from sparkonce.errors import SparkonceError
 from sparkonce.guarantees import Guarantee
-from sparkonce.local import LocalKafka
+from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.produce.identity import Partition
-from sparkonce.verify.contract import Job, Pipeline, Record
+from sparkonce.verify.commits import CommitProxy
+from sparkonce.verify.contract import Job, Pipeline, Record, Row
 from sparkonce.verify.history import History, Markings, Moment, Reading, Seen, Sent
 from sparkonce.verify.network import DelayResponse, Fault, FaultProxy
 from sparkonce.verify.outcome import Defect, Happening
-from sparkonce.verify.schedule import Checkpoint, KillSent, Outlast, Schedule
+from sparkonce.verify.schedule import AtCommit, Checkpoint, KillSent, Outlast, Schedule
 
 PARTITIONS: Final = 2
 _KEYS: Final = 4
@@ -71,9 +72,17 @@ def trial_number(value: bytes | None) -> int | None:
 class Course:
     """Made and ended by the round, in its thread; `tell` may come from any."""
 
-    def __init__(self, trial: Trial, kafka: LocalKafka, folder: Path) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        kafka: LocalKafka,
+        folder: Path,
+        postgres: LocalPostgres | None = None,
+        at_commit: Callable[[AtCommit, Course], None] = lambda element, course: None,
+    ) -> None:
         self.trial = trial
         self._kafka = kafka
+        self._postgres = postgres
         self.name = f"verify-t{trial.number}"
         self._folders = folder / self.name
         self._copies = 0
@@ -84,28 +93,73 @@ class Course:
         self._units: dict[str, frozenset[str]] = {}
         self.input_topic = f"{self.name}-in"
         self.output_topics = tuple(
-            f"{self.name}-out-{index}" for index in range(trial.pipeline.outputs)
+            f"{self.name}-out-{index}"
+            for index in range(trial.pipeline.outputs if trial.pipeline.writes_kafka else 0)
         )
         self.sent_fault = self._delayed_answer()
         faults = [each for each in trial.schedule if isinstance(each, Fault)]
         if self.sent_fault:
             faults.append(self.sent_fault)
         self.proxy = FaultProxy(kafka.bootstrap_servers, faults=faults, seed=trial.seed)
+        self._commits: CommitProxy | None = None
+        if postgres is not None and "postgres" in trial.pipeline.services:
+            planned = {each.nth: each for each in trial.schedule if isinstance(each, AtCommit)}
+            self._commits = CommitProxy(
+                postgres.port, planned, lambda element: at_commit(element, self)
+            )
 
     # -- its life --------------------------------------------------------------------------------
 
     def open(self) -> None:
-        for topic in (self.input_topic, *self.output_topics):
+        for topic in self._topics:
             self._kafka.create_topic(topic, self.trial.partitions)
-        self._fill()
-        self._folders.mkdir(parents=True)
+        self._place.mkdir(parents=True)
         self.proxy.__enter__()
+        if self._commits:
+            self._commits.start()
+        self._fill()
 
     def close(self) -> None:
         self.proxy.stop()
-        for topic in (self.input_topic, *self.output_topics):
+        if self._commits:
+            self._commits.stop()
+        for topic in self._topics:
             self._kafka.delete_topic(topic)
         shutil.rmtree(self._folders)
+
+    @property
+    def _topics(self) -> tuple[str, ...]:
+        """Those that are made; without an input topic it is a place between two steps."""
+        return self.input_topic, *self.output_topics
+
+    @property
+    def _place(self) -> Path:
+        return self._folders / "place"
+
+    def stop_cutting(self) -> None:
+        """What is left of the schedule has had its chance."""
+        self.proxy.clear()
+        if self._commits:
+            self._commits.clear()
+
+    def own_job(self) -> Job:
+        """As the verifier's side of the pipeline needs it: past all faults."""
+        services = {"postgres": self._postgres.url} if self._postgres else {}
+        return replace(
+            self.job(), bootstrap_servers=self._kafka.bootstrap_servers, services=services
+        )
+
+    def collect(self) -> list[Record] | None:
+        """What is visible; None where it is in Kafka, and readers read it."""
+        collect = self.trial.pipeline.collect
+        return list(collect(self.own_job())) if collect else None
+
+    def progress(self) -> Mapping[int, int] | None:
+        """How far the pipeline says it is; None where that is its group's part."""
+        pipeline = self.trial.pipeline
+        if pipeline.progress is not None:
+            return pipeline.progress(self.own_job())
+        return {} if pipeline.provide is not None else None
 
     def job(self) -> Job:
         settings = {**_IMPATIENT, **self.trial.settings}
@@ -120,7 +174,14 @@ class Course:
             guarantee=self.trial.guarantee.value,
             per_batch=self.trial.per_batch,
             settings=settings,
+            place=str(self._place),
+            services=self._services(),
         )
+
+    def _services(self) -> dict[str, str]:
+        if self._commits is None or self._postgres is None:
+            return {}
+        return {"postgres": self._commits.through(self._postgres.url)}
 
     @property
     def claims_transactions(self) -> bool:
@@ -158,15 +219,15 @@ class Course:
         self, name: str, committed: Mapping[int, int], visible: Iterable[Record]
     ) -> None:
         """Progress and data as they were at a standstill; nothing, where there is no progress."""
+        self._note_units()
         if all(offset < 0 for offset in committed.values()):
             return
         done = {
             sent.identity
             for (partition, offset), sent in self._sent.items()
-            if offset < committed[partition]
+            if offset < committed.get(partition, -1)
         }
         seen = {self.trial.pipeline.identity(record) for record in visible}
-        self._note_units()
         self._moments.append(Moment(name, frozenset(done), frozenset(seen)))
 
     def story(self) -> tuple[Happening, ...]:
@@ -192,11 +253,17 @@ class Course:
                 for reader, records in group.items()
             ),
             moments=tuple(self._moments),
-            units=self._units if self.claims_transactions else {},
+            units=self._units if self._claims_units else {},
             left_open=tuple(left_open),
             markings=markings,
             transactional=self.claims_transactions,
         )
+
+    @property
+    def _claims_units(self) -> bool:
+        """Whether what belongs together is to be seen together."""
+        in_one = self.trial.guarantee is Guarantee.EXACTLY_ONCE
+        return self.claims_transactions or (in_one and not self.trial.pipeline.writes_kafka)
 
     def _note_units(self) -> None:
         """What its transactions were to hold, as long as the plan is there."""
@@ -223,6 +290,17 @@ class Course:
         return DelayResponse(found[0].api, nth=found[0].nth, seconds=_NEVER_S)
 
     def _fill(self) -> None:
+        if (provide := self.trial.pipeline.provide) is None:
+            self._fill_topic()
+            return
+        rows = [
+            Row(number, f"k{number % _KEYS}", f"t{self.trial.number}-{number:06}")
+            for number in range(self.trial.records)
+        ]
+        provide(self.own_job(), rows)
+        self._sent = {(0, row.number): Sent(row.identity, "", ()) for row in rows}
+
+    def _fill_topic(self) -> None:
         """Numbered records, by confluent-kafka; where each came to lie is its own report."""
         producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers, "acks": "all"})
         failures: list[str] = []

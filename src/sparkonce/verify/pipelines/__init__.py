@@ -7,12 +7,25 @@ from importlib.util import find_spec
 from sparkonce.verify.contract import Pipeline
 
 BUILT_IN = ("relay", "stateless", "stateful", "topics", "batch")
+ENDS = (
+    "from_files",
+    "from_table",
+    "into_duckdb",
+    "into_postgres",
+    "into_delta",
+    "end_to_end",
+)
+"""From files and tables, and into databases."""
 PEERS = {"spark_sink": "pyspark", "confluent_loop": "confluent_kafka", "quix_loop": "quixstreams"}
 """Other people's, and the package that each needs."""
 
 
 def built_in() -> list[Pipeline]:
     return [Pipeline.load(f"{__name__}.{each}") for each in BUILT_IN]
+
+
+def ends_built_in() -> list[Pipeline]:
+    return [Pipeline.load(f"{__name__}.{each}") for each in ENDS]
 
 
 def peers_built_in() -> list[Pipeline]:

@@ -48,16 +48,23 @@ def read(spark: SparkSession, job: Job) -> DataFrame:
 
 
 def write(frame: DataFrame, job: Job, mode: str = "append", **options: Any) -> None:
-    """To the end of the input, as a stream of batches."""
+    """To Kafka, until the input ends, as a stream of batches."""
+    kafka = {
+        "kafka.bootstrap.servers": job.bootstrap_servers,
+        "kafka.transactional.id": job.name,
+        **{f"kafka.{key}": value for key, value in job.settings.items()},
+    }
+    write_to("kafka", frame, job, mode, **kafka, **options)
+
+
+def write_to(form: str, frame: DataFrame, job: Job, mode: str = "append", **options: Any) -> None:
+    """Until the input ends, as a stream of batches."""
     writer = (
         sparkonce.write_stream(frame)
-        .format("kafka")
+        .format(form)
         .outputMode(mode)
-        .option("kafka.bootstrap.servers", job.bootstrap_servers)
-        .option("kafka.transactional.id", job.name)
         .option("guarantee", job.guarantee)
         .option("checkpointLocation", job.folder)
-        .options(**{f"kafka.{key}": value for key, value in job.settings.items()})
         .options(**options)
         .trigger(availableNow=True)
         .observe(job.observe)

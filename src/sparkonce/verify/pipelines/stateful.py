@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.state import GroupState
 
@@ -52,20 +53,23 @@ def _add(
 
 
 def run(job: Job) -> None:
-    spark = on_spark.session()
-    spark.conf.set(
+    rows = on_spark.read(on_spark.session(), job).select(
+        F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value")
+    )
+    on_spark.write(sums(rows), job, "update", topic=job.output_topic)
+
+
+def sums(rows: DataFrame) -> DataFrame:
+    """Of rows with a key and a value, the identity."""
+    rows.sparkSession.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     )
-    rows = on_spark.read(spark, job).select(
-        F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value")
-    )
     # transformWithState starts another Python for every batch: too slow for thousands of trials.
-    sums = rows.groupBy("key").applyInPandasWithState(
+    return rows.groupBy("key").applyInPandasWithState(
         _add,
         outputStructType="key string, value string",
         stateStructType="sum long",
         outputMode="update",
         timeoutConf="NoTimeout",
     )
-    on_spark.write(sums, job, "update", topic=job.output_topic)

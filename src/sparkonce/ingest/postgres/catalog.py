@@ -1,0 +1,185 @@
+"""A table as PostgreSQL's catalog has it: its columns, and what each becomes in Spark.
+
+What Spark has no type for is read as its text. Two things that the driver for Arrow would garble
+without a word are made to fail instead: infinite dates and times, which Spark does not have, and
+arrays of several dimensions, which it would flatten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from sparkonce.errors import ConfigError
+from sparkonce.ingest.table import Column
+
+_PLAIN: dict[str, DataType] = {
+    "bool": BooleanType(),
+    "int2": ShortType(),
+    "int4": IntegerType(),
+    "int8": LongType(),
+    "float4": FloatType(),
+    "float8": DoubleType(),
+    "text": StringType(),
+    "varchar": StringType(),
+    "bpchar": StringType(),
+    "bytea": BinaryType(),
+    "date": DateType(),
+    "timestamp": TimestampNTZType(),
+    "timestamptz": TimestampType(),
+}
+_WHOLE = frozenset({"int2", "int4", "int8"})
+_MAY_BE_INFINITE = frozenset({"date", "timestamp", "timestamptz"})
+_ORDERED = _WHOLE | _MAY_BE_INFINITE | {"text", "varchar", "uuid", "numeric"}
+_PRECISION_MAX = 38
+_ANY_DECIMAL = DecimalType(38, 18)
+"""For `numeric` without a precision, as Spark's JDBC source has it."""
+
+# Domains are followed down to what they are made of.
+_COLUMNS = """
+WITH RECURSIVE attribute AS (
+    SELECT attnum, attname, attnotnull, atttypid AS kind, atttypmod AS modifier,
+           format_type(atttypid, atttypmod) AS declared
+    FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+  UNION ALL
+    SELECT attnum, attname, attnotnull OR typnotnull, typbasetype, typtypmod, declared
+    FROM attribute JOIN pg_type ON pg_type.oid = kind WHERE typtype = 'd'
+)
+SELECT attname, attnotnull, declared, t.typname, modifier, e.typname
+FROM attribute JOIN pg_type t ON t.oid = kind
+LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typcategory = 'A'
+WHERE t.typtype <> 'd' ORDER BY attnum
+"""
+_RELATION = """
+SELECT c.oid, n.nspname, c.relname, c.relkind FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+_TABLES = ("r", "p")
+"""Ordinary and partitioned ones: others have no transactions in their rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table, by the names and the number that PostgreSQL has for it."""
+
+    oid: int
+    schema: str
+    name: str
+
+    @property
+    def sql(self) -> sql.Identifier:
+        return sql.Identifier(self.schema, self.name)
+
+
+def find_relation(connection: psycopg.Connection[Any], name: str) -> Relation:
+    try:
+        found = connection.execute(_RELATION, [name]).fetchone()
+    except psycopg.errors.InvalidName as error:
+        raise ConfigError(f"dbtable={name!r} is no name of a table: {error}") from error
+    if found is None:
+        raise ConfigError(
+            f"dbtable={name!r} is no table that this user can see: name it with its schema, and "
+            "in double quotes if it was made with them"
+        )
+    oid, schema, table, kind = found
+    if kind not in _TABLES:
+        raise ConfigError(
+            f"dbtable={name!r} is a view or the like, whose rows do not tell their transactions: "
+            "name the table, and select in Spark"
+        )
+    return Relation(oid, schema, table)
+
+
+def find_columns(connection: psycopg.Connection[Any], relation: Relation) -> list[Column]:
+    rows = connection.execute(_COLUMNS, {"oid": relation.oid}).fetchall()
+    return [_column(*row) for row in rows]
+
+
+def _column(
+    name: str, not_null: bool, declared: str, kind: str, modifier: int, element: str | None
+) -> Column:
+    at = quoted(name)
+    spark, read = _array(at, element, modifier) if element else _scalar(at, kind, modifier)
+    return Column(
+        name=name,
+        declared=declared,
+        kind=spark,
+        nullable=not not_null,
+        read=read,
+        orders=None if element or kind not in _ORDERED else at if kind in _WHOLE else f"{at}::text",
+        counts=None if element else _counts(at, kind),
+    )
+
+
+def _scalar(at: str, kind: str, modifier: int) -> tuple[DataType | None, str]:
+    if kind == "numeric":
+        return _decimal(modifier), f"{at}::text"
+    if kind in _MAY_BE_INFINITE:
+        return _PLAIN[kind], _or_fail(at, f"NOT isfinite({at})", kind, "an infinite time")
+    if kind in _PLAIN:
+        return _PLAIN[kind], at
+    return StringType(), f"{at}::text"
+
+
+def _array(at: str, element: str, modifier: int) -> tuple[DataType | None, str]:
+    inner, _ = _scalar(at, element, modifier)
+    if inner is None:
+        return None, at
+    kind = element if element in _PLAIN else "text"
+    flat = _or_fail(at, f"array_ndims({at}) > 1", f"{element}[]", "an array of several dimensions")
+    if element in _MAY_BE_INFINITE:
+        infinite = f"{at}::text LIKE '%infinity%'"
+        flat = _or_fail(flat, infinite, f"{element}[]", "an infinite time")
+    if inner == _ANY_DECIMAL:
+        # Too large fails by itself, too small would be rounded.
+        rounded = f"{at} <> {at}::numeric(38,18)[]"
+        flat = _or_fail(flat, rounded, f"{element}[]", "a number with more than 18 decimals")
+    return ArrayType(inner), f"({flat})::{kind}[]"
+
+
+def _or_fail(value: str, condition: str, kind: str, what: str) -> str:
+    """PostgreSQL has no function that fails; text that is none of the type will do."""
+    reason = f"'{what}, which Spark does not have: ' || ({value})::text"
+    return f"CASE WHEN {condition} THEN ({reason})::{kind} ELSE {value} END"
+
+
+def _decimal(modifier: int) -> DecimalType | None:
+    if modifier < 0:
+        return _ANY_DECIMAL
+    packed = modifier - 4
+    precision, scale = packed >> 16 & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
+    digits = max(precision - scale, 0) + max(scale, 0)  # scales may be negative, or the greater
+    return DecimalType(digits, max(scale, 0)) if digits <= _PRECISION_MAX else None
+
+
+def _counts(at: str, kind: str) -> str | None:
+    if kind in _WHOLE:
+        return at
+    if kind == "date":
+        return f"({at} - DATE '1970-01-01')"
+    if kind in ("timestamp", "timestamptz"):
+        return f"(extract(epoch FROM {at}) * 1000000)::bigint"
+    return None
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,69 @@
+"""Files as a source: what was listed must still be what was read, when the batch is decided.
+
+Spark lists a file once, with its time of change, in the source's log in the checkpoint, and reads
+it later, perhaps again after a crash. A file that is written to meanwhile would be read in part, or
+differently the second time, and nobody would know. One that is gone fails in Spark itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkonce.errors import FatalError
+from sparkonce.stream.checkpoint import CheckpointFolder, Listed
+
+_OFFSET = "logOffset"
+
+
+class FileChanged(FatalError):
+    """A file that was listed is not what it was; nothing of the batch is visible."""
+
+
+class ListedFiles:
+    """The files of a query's batches, by Spark's own list."""
+
+    def __init__(self, spark: SparkSession, folder: CheckpointFolder) -> None:
+        self._spark = spark
+        self._folder = folder
+
+    def check(self, batch: int) -> None:
+        for listed in self.of(batch):
+            jvm: Any = self._spark._jvm
+            path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(listed.path))
+            system = path.getFileSystem(self._spark._jsc.hadoopConfiguration())
+            if not system.exists(path):
+                raise FileChanged(f"{listed.path} is gone since it was listed: {_ADVICE}")
+            now_ms = system.getFileStatus(path).getModificationTime()
+            if now_ms != listed.changed_ms:
+                raise FileChanged(
+                    f"{listed.path} was changed after it was listed (at {listed.changed_ms}, now "
+                    f"{now_ms}, in milliseconds since 1970): {_ADVICE}"
+                )
+
+    def of(self, batch: int) -> Iterator[Listed]:
+        before = self._folder.planned(batch - 1).sources if batch else ()
+        for index, line in enumerate(self._folder.planned(batch).sources):
+            end = _log_offset(line)
+            first = _log_offset(before[index]) if index < len(before) else -1
+            if end is not None:
+                for number in range((-1 if first is None else first) + 1, end + 1):
+                    yield from self._folder.listed_files(index, number)
+
+
+_ADVICE = (
+    "write files under another name and rename them into the folder when they are whole, and leave "
+    "them as they are. Put the file back as it was, or start over with another checkpointLocation"
+)
+
+
+def _log_offset(line: str) -> int | None:
+    """None for sources that are no files."""
+    try:
+        fields = json.loads(line)
+    except ValueError:
+        return None
+    return fields.get(_OFFSET) if isinstance(fields, dict) else None
