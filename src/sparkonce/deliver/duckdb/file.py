@@ -22,6 +22,9 @@ from sparkonce.deliver.store import StoreError
 
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 0.05
+_MEMORY, _MEMORY_MAX = "memory_limit", "512MB"
+"""Unless something else is asked for: DuckDB takes most of the machine's otherwise, and it runs in
+the driver. Larger batches go by way of the disk."""
 _taken: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -66,7 +69,10 @@ class File:
     def _connect(self, deadline_s: float) -> duckdb.DuckDBPyConnection:
         while True:
             try:
-                return duckdb.connect(self.path, config=dict(self.settings))
+                connection = duckdb.connect(self.path, config=dict(self.settings))
+                if _MEMORY not in self.settings:
+                    connection.execute(f"SET {_MEMORY} = '{_MEMORY_MAX}'")
+                return connection
             except duckdb.Error as error:
                 is_held = isinstance(error, duckdb.IOException) and "lock" in str(error)
                 if not is_held or time.monotonic() > deadline_s:
