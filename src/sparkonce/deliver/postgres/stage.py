@@ -26,9 +26,8 @@ class PostgresStage:
 
     def __call__(self, task: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:
         staged = schema.append(pa.field(TASK, pa.int64()))
-        reader = pa.RecordBatchReader.from_batches(
-            staged, (_with_task(_without_nul(batch), task) for batch in batches)
-        )
+        failures: list[Exception] = []
+        reader = pa.RecordBatchReader.from_batches(staged, _rows(batches, task, failures))
         connection = _connection(self.url, self.table)
         try:
             with connection.cursor() as cursor:
@@ -36,8 +35,21 @@ class PostgresStage:
             connection.commit()
         except BaseException:
             _connections.pop(self.url).close()
+            if failures:  # ADBC wraps what happened on the way to it in words of its own
+                raise failures[0] from None
             raise
         return self.table
+
+
+def _rows(
+    batches: Iterator[pa.RecordBatch], task: int, failures: list[Exception]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        for batch in batches:
+            yield _with_task(_without_nul(batch), task)
+    except Exception as error:
+        failures.append(error)
+        raise
 
 
 _connections: dict[str, Any] = {}
