@@ -56,6 +56,25 @@ def verify(folder: Path, *arguments: str, timeout_s: float) -> subprocess.Comple
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_both_ends_survive_a_crash(tmp_path: Path) -> None:
+    """All of `--ends` takes five minutes and is run by hand; this is a sixth of it."""
+    arguments = ("--ends", "--seed", "5", "--only", "exactly_once", "--only", "crash")
+    done = verify(tmp_path, *arguments, timeout_s=500)
+    assert done.returncode == 0
+    book = json.loads((tmp_path / "verification.json").read_text())
+    assert sorted(each["pipeline"] for each in book["outcomes"]) == [
+        "end to end",
+        "from a table",
+        "from files",
+        "into Delta",
+        "into DuckDB",
+        "into PostgreSQL",
+    ]
+    assert {each["verdict"] for each in book["outcomes"]} == {"kept"}
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_quick_preset_keeps_every_promise_and_its_controls_show(tmp_path: Path) -> None:
     """The same schedules each time; new ones are what `sparkonce verify --minutes` is for."""

@@ -162,6 +162,10 @@ class TableSink:
         try:
             loaded = transaction.load(parts)
             transaction.commit()
+        except OutcomeUnknown as unknown:
+            # No ledger tells. Whoever may repeat tries again, whoever may lose does not.
+            transaction.rollback()
+            raise StoreError(f"rows may have been written or not: {unknown}") from unknown
         except BaseException:
             transaction.rollback()
             raise
