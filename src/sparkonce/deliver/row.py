@@ -30,8 +30,9 @@ READ: Final = ", ".join(name for name, _ in COLUMNS[1:])
 """All but the pipeline."""
 
 
-OLDER: Final = "(number IS NULL OR number < {})"
-"""What a row must be for an entry to follow it: whatever goes wrong, none is noted twice."""
+def older(than: str) -> str:
+    """What a row must be for an entry to follow it: whatever goes wrong, none is noted twice."""
+    return f"(number IS NULL OR number < {than})"
 
 
 def check_noted(rows: int, entry: Entry) -> None:

@@ -112,7 +112,7 @@ class DuckDBTransaction:
         try:
             noted = self._connection.execute(
                 f"UPDATE {full_name(self._settings.ledger_table)} SET {sets} "
-                f"WHERE {row.OLDER.format('$number')} AND pipeline = $pipeline",
+                f"WHERE {row.older('$number')} AND pipeline = $pipeline",
                 {**values, "pipeline": self._settings.group},
             ).fetchone()
         except duckdb.Error as error:

@@ -93,7 +93,7 @@ class PostgresTransaction:
         try:
             noted = self._connection.execute(
                 f"UPDATE {self._layout.ledger} SET {sets} "
-                f"WHERE {row.OLDER.format('%(number)s')} AND pipeline = %(pipeline)s",
+                f"WHERE {row.older('%(number)s')} AND pipeline = %(pipeline)s",
                 {**values, "pipeline": self._layout.settings.group},
             ).rowcount
         except psycopg.Error as error:
