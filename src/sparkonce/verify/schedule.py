@@ -227,6 +227,10 @@ def _draw(
     if family == "network":
         return _network(rng, guarantee)
     if not pipeline.points:
+        # Records that are in Kafka while their writer does not know it yet: where it hurts.
+        is_control = guarantee is not Guarantee.EXACTLY_ONCE
+        if pipeline.writes_kafka and (is_control or rng.random() < 0.7):
+            return (KillSent(api="Produce", nth=rng.randint(1, 2)),)
         return (KillAfter(records=rng.randint(1, 60)),)
     times = 1 if pipeline.name == "batch" else rng.randint(1, 2)
     points = [each for each in pipeline.points if _is_told(each, pipeline, guarantee)]
