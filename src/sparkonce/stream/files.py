@@ -8,13 +8,14 @@ differently the second time, and nobody would know. One that is gone fails in Sp
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sparkonce.errors import FatalError
 from sparkonce.stream.checkpoint import CheckpointFolder, Listed
+from sparkonce.stream.ledger import Offsets
 
 _OFFSET = "logOffset"
 
@@ -30,8 +31,8 @@ class ListedFiles:
         self._spark = spark
         self._folder = folder
 
-    def check(self, batch: int) -> None:
-        for listed in self.of(batch):
+    def check(self, batch: int, sources: Sequence[Offsets | str]) -> None:
+        for listed in self._listed(batch, sources):
             jvm: Any = self._spark._jvm
             path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(listed.path))
             system = path.getFileSystem(self._spark._jsc.hadoopConfiguration())
@@ -44,14 +45,16 @@ class ListedFiles:
                     f"{now_ms}, in milliseconds since 1970): {_ADVICE}"
                 )
 
-    def of(self, batch: int) -> Iterator[Listed]:
+    def _listed(self, batch: int, sources: Sequence[Offsets | str]) -> Iterator[Listed]:
+        ends = {index: _log_offset(each) for index, each in enumerate(sources)}
+        if all(end is None for end in ends.values()):
+            return  # as most are: nothing is read for them
         before = self._folder.planned(batch - 1).sources if batch else ()
-        for index, line in enumerate(self._folder.planned(batch).sources):
-            end = _log_offset(line)
-            first = _log_offset(before[index]) if index < len(before) else -1
-            if end is not None:
-                for number in range((-1 if first is None else first) + 1, end + 1):
-                    yield from self._folder.listed_files(index, number)
+        for index, end in ends.items():
+            last = _log_offset(before[index]) if index < len(before) else None
+            first = 0 if last is None else last + 1
+            for number in range(first, first if end is None else end + 1):
+                yield from self._folder.listed_files(index, number)
 
 
 _ADVICE = (
@@ -60,10 +63,12 @@ _ADVICE = (
 )
 
 
-def _log_offset(line: str) -> int | None:
+def _log_offset(source: Offsets | str) -> int | None:
     """None for sources that are no files."""
+    if not isinstance(source, str):
+        return None
     try:
-        fields = json.loads(line)
+        fields = json.loads(source)
     except ValueError:
         return None
     return fields.get(_OFFSET) if isinstance(fields, dict) else None

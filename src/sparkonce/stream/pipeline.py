@@ -58,7 +58,7 @@ class Pipeline:
         sources = source_lines(self._folder.planned(batch).sources, self._kafka_sources)
 
         def is_nothing(written: Written) -> bool:
-            self._files.check(batch)
+            self._files.check(batch, sources)
             return self._is_nothing(written)
 
         try:

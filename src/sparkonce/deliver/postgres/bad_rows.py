@@ -9,9 +9,9 @@ from __future__ import annotations
 import psycopg
 
 from sparkonce.deliver.columns import DELETED
-from sparkonce.deliver.postgres.connection import Connection
 from sparkonce.deliver.postgres.stage import TASK
 from sparkonce.deliver.sql import RANK, Move, literal, quoted
+from sparkonce.postgresql import Connection
 
 _COUNT = "sparkonce.refused"
 

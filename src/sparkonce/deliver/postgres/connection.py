@@ -9,13 +9,12 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
+from sparkonce import postgresql
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import StoreError
-from sparkonce.errors import ConfigError
-
-Connection = psycopg.Connection[Any]
+from sparkonce.postgresql import PATIENCE_S, PAUSE_S, Connection, is_hopeless, message
 
 
 @contextmanager
@@ -27,36 +26,15 @@ def told_as_ours(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: {message(error)}") from error
 
 
-_PATIENCE_S: Final = 60.0
-"""For a server that restarts; a batch that is under way waits for it."""
-_PAUSE_S: Final = 0.2
-_ALIVE: Final = {
-    "connect_timeout": "10",
-    # A server that has gone without a word is noticed in half a minute.
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "4",
-    # And the other way round: a lock does not outlive whoever held it for long.
+_SERVER: Final = {
+    # The other way round: a lock does not outlive whoever held it for long.
     "options": "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=4",
 }
-_HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry")
-"""What waiting does not mend; libpq gives no code for who was not let in."""
 
 
 def conninfo(settings: TableSettings) -> dict[str, Any]:
-    """What libpq needs, from a URL as PostgreSQL or as Spark's JDBC sink writes it."""
-    given = {name: settings.more[name] for name in ("user", "password") if name in settings.more}
-    try:
-        return {
-            **_ALIVE,
-            **conninfo_to_dict(settings.place.removeprefix("jdbc:")),
-            **given,
-        }
-    except psycopg.Error as error:
-        raise ConfigError(
-            f"url is not understood: {message(error)}; it looks like "
-            "postgresql://user:password@host:5432/database"
-        ) from error
+    user, password = (settings.more.get(name) for name in ("user", "password"))
+    return {**_SERVER, **postgresql.conninfo(settings.place, user, password)}
 
 
 def as_url(info: Mapping[str, Any], application_name: str) -> str:
@@ -74,7 +52,7 @@ class Driver:
         self._connection: Connection | None = None
 
     def connection(self) -> Connection:
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while True:
             try:
                 if self._connection is None or self._connection.closed:
@@ -83,22 +61,14 @@ class Driver:
                 return self._connection
             except psycopg.OperationalError as error:
                 self.close()
-                hopeless = any(each in str(error) for each in _HOPELESS)
-                if hopeless or time.monotonic() > deadline_s:
+                if is_hopeless(error) or time.monotonic() > deadline_s:
                     raise StoreError(
                         f"PostgreSQL does not let us in: {message(error)}. Look at the options "
                         "url, user and password"
                     ) from error
-                time.sleep(_PAUSE_S)  # between two questions to the server
+                time.sleep(PAUSE_S)  # between two questions to the server
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def message(error: psycopg.Error) -> str:
-    """The server's own words, in one line."""
-    said = error.diag.message_primary or str(error)
-    detail = error.diag.message_detail
-    return " ".join(f"{said} ({detail})".split()) if detail else " ".join(said.split())

@@ -15,14 +15,7 @@ import psycopg
 
 from sparkonce.deliver import row, sql
 from sparkonce.deliver.columns import Columns
-from sparkonce.deliver.postgres.connection import (
-    Connection,
-    Driver,
-    as_url,
-    conninfo,
-    message,
-    told_as_ours,
-)
+from sparkonce.deliver.postgres.connection import Driver, as_url, conninfo, told_as_ours
 from sparkonce.deliver.postgres.layout import Layout
 from sparkonce.deliver.postgres.stage import PostgresStage
 from sparkonce.deliver.postgres.transaction import PostgresTransaction
@@ -31,6 +24,7 @@ from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Held, StoreError
 from sparkonce.deliver.target import TableTarget
 from sparkonce.errors import ConfigError
+from sparkonce.postgresql import Connection, message
 
 _VERSION_MIN: Final = 150_000
 

@@ -9,11 +9,11 @@ import psycopg
 
 from sparkonce.deliver import row
 from sparkonce.deliver.postgres.bad_rows import insert_or_set_aside
-from sparkonce.deliver.postgres.connection import Connection, message
 from sparkonce.deliver.postgres.layout import Layout
 from sparkonce.deliver.store import Loaded, Part, RowsRefused, Sources, StoreError
 from sparkonce.errors import FencedError, OutcomeUnknown
 from sparkonce.guarantees import Guarantee
+from sparkonce.postgresql import Connection, message
 from sparkonce.stream.ledger import Entry
 
 _WAIT = (
