@@ -113,6 +113,20 @@ def test_constraints_that_are_checked_late_are_checked_in_time(schema: Schema) -
         schema.write(schema.store(), [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}])
 
 
+def test_what_a_trigger_keeps_out_of_the_table_was_staged_all_the_same(schema: Schema) -> None:
+    schema.execute("CREATE TABLE target (id bigint, name text)")
+    schema.execute(
+        "CREATE FUNCTION even() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN IF NEW.id % 2 = 0 THEN RETURN NEW; END IF; RETURN NULL; END$$"
+    )
+    schema.execute(
+        "CREATE TRIGGER even BEFORE INSERT ON target FOR EACH ROW EXECUTE FUNCTION even()"
+    )
+    rows = [{"id": number, "name": "a"} for number in (1, 2)]
+    assert schema.write(schema.store(), rows) == Loaded(2)
+    assert schema.execute("SELECT id FROM target") == [{"id": 2}]
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "told"),
     [

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sparkonce.errors import ConfigError
-from sparkonce.stream.settings import Given, PipelineSettings
+from sparkonce.stream import settings
+from sparkonce.stream.given import Given
+from sparkonce.stream.settings import PipelineSettings
 
 OPTIONS = (
     "pipeline",
@@ -57,7 +59,7 @@ class TableSettings(PipelineSettings):
     ) -> TableSettings:
         """`place` is the option that says where the database is, `table` the one that names the
         table in it, `own` are this kind's others."""
-        given = Given.sort_out(options, (*OPTIONS, place, *own), prefix)
+        given = Given.sort_out(options, (*settings.OPTIONS, *OPTIONS, place, *own), prefix=prefix)
         pipeline = given.get(named_by) or query_name or given.get("queryName")
         if pipeline is None:
             raise ConfigError(
@@ -68,16 +70,16 @@ class TableSettings(PipelineSettings):
         upserts = given.one_of("writeMode", ["append", "upsert"], "append") == "upsert"
         _check_mode(given, keys, upserts=upserts)
         return cls(
-            **given.in_common(),
+            **settings.in_common(given),
             pipeline=pipeline,
             named_by=named_by,
-            place=_needed(given, place),
-            table=_needed(given, table),
+            place=given.needed(place),
+            table=given.needed(table),
             upserts=upserts,
             keys=keys,
             delete_column=given.get("deleteColumn"),
             sequence_by=given.get("sequenceBy"),
-            creates=given.one_of("createTable", ["true", "false"], "false") == "true",
+            creates=given.is_true("createTable"),
             dead_letter_table=given.get("deadLetterTable"),
             ledger_table=given.get("ledgerTable") or LEDGER,
             more={
@@ -85,13 +87,6 @@ class TableSettings(PipelineSettings):
                 **{f"{prefix}{name}": value for name, value in given.prefixed.items()},
             },
         )
-
-
-def _needed(given: Given, name: str) -> str:
-    value = given.get(name)
-    if value is None:
-        raise ConfigError(f"{name} is missing: set .option({name!r}, …)")
-    return value
 
 
 def _check_mode(given: Given, keys: tuple[str, ...], *, upserts: bool) -> None:

@@ -1,19 +1,17 @@
 """What users set on `sparkonce_table`, under the names of Spark's JDBC source where it has them.
 
-Spark hands options to a Python data source in a map that ignores case. One that is unknown is
-refused, and so is one that the database in question could not heed.
+One that the database in question could not heed is refused.
 """
 
 from __future__ import annotations
 
-import difflib
 import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from sparkonce.errors import ConfigError
+from sparkonce.stream.given import Given
 
 
 class Kind(enum.Enum):
@@ -91,52 +89,30 @@ class TableSettings:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> TableSettings:
-        given = _sorted_out(options)
-        url = _needed(given, "url", "such as postgresql://host/database or sqlite:///path")
+        given = Given.sort_out(options, OPTIONS, instead=_INSTEAD)
+        url = given.needed("url", "such as postgresql://host/database or sqlite:///path")
         kind = _kind(url)
         settings = cls(
             kind=kind,
             url=url.removeprefix("jdbc:"),
             user=given.get("user"),
             password=given.get("password"),
-            table=_needed(given, "dbtable", "the table to read"),
-            key=_needed(given, "keyColumn", "a column that tells rows apart and grows"),
+            table=given.needed("dbtable", "the table to read"),
+            key=given.needed("keyColumn", "a column that tells rows apart and grows"),
             update=given.get("updateColumn"),
-            update_delay_ms=_number(given, "updateDelayMs", 0, _UPDATE_DELAY_MS),
+            update_delay_ms=given.number("updateDelayMs", default=_UPDATE_DELAY_MS, low=0),
             transaction=given.get("transactionColumn"),
-            key_lag=_number(given, "keyLag", 0, None),
+            key_lag=given.number("keyLag", default=None, low=0),
             starts_at=_start(given),
-            rows_max=_number(given, "maxRowsPerBatch", 1, None),
-            partition=given.get("partitionColumn") or given["keyColumn"],
-            partitions=_number(given, "numPartitions", 1, 1),
-            rows_fetched=_number(given, "fetchsize", 1, _ROWS_FETCHED),
-            outbox=_one_of(given, "outbox", ("false", "true")) == "true",
-            deletes=_one_of(given, "deleteAfterPublishing", ("false", "true")) == "true",
+            rows_max=given.number("maxRowsPerBatch", default=None, low=1),
+            partition=given.get("partitionColumn") or given.needed("keyColumn"),
+            partitions=given.number("numPartitions", default=1, low=1),
+            rows_fetched=given.number("fetchsize", default=_ROWS_FETCHED, low=1),
+            outbox=given.is_true("outbox"),
+            deletes=given.is_true("deleteAfterPublishing"),
         )
         _check(settings, given)
         return settings
-
-
-def _sorted_out(options: Mapping[str, str]) -> dict[str, str]:
-    known = {name.lower(): name for name in OPTIONS}
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        if name.lower() in _INSTEAD:
-            raise ConfigError(f"option {name!r} is not taken: {_INSTEAD[name.lower()]}")
-        if name.lower() not in known:
-            near = difflib.get_close_matches(name.lower(), known, n=1)
-            hint = f"did you mean {known[near[0]]!r}? " if near else ""
-            raise ConfigError(f"unknown option {name!r}: {hint}known are {', '.join(OPTIONS)}")
-        if not value:
-            raise ConfigError(f"{known[name.lower()]} is empty: give it a value, or leave it out")
-        given[known[name.lower()]] = value
-    return given
-
-
-def _needed(given: Mapping[str, str], name: str, what: str) -> str:
-    if name not in given:
-        raise ConfigError(f"{name} is missing: set .option({name!r}, …), {what}")
-    return given[name]
 
 
 def _kind(url: str) -> Kind:
@@ -150,7 +126,7 @@ def _kind(url: str) -> Kind:
     return _SCHEMES[scheme]
 
 
-def _check(settings: TableSettings, given: Mapping[str, str]) -> None:
+def _check(settings: TableSettings, given: Given) -> None:
     if settings.kind is not Kind.POSTGRES:
         for name in _POSTGRES_ONLY:
             if name in given:
@@ -175,10 +151,10 @@ def _check(settings: TableSettings, given: Mapping[str, str]) -> None:
         )
 
 
-def _start(given: Mapping[str, str]) -> str:
-    text = given.get("startingOffsets", "earliest")
-    if not text.startswith("{"):
-        return _one_of(given, "startingOffsets", ("earliest", "latest"))
+def _start(given: Given) -> str:
+    text = given.get("startingOffsets")
+    if text is None or not text.startswith("{"):
+        return given.one_of("startingOffsets", ["earliest", "latest"], "earliest")
     try:
         json.loads(text)
     except ValueError as error:
@@ -187,22 +163,3 @@ def _start(given: Mapping[str, str]) -> str:
             "as a checkpoint or the ledger has it"
         ) from error
     return text
-
-
-_Default = TypeVar("_Default", int, None)
-
-
-def _number(given: Mapping[str, str], name: str, low: int, default: _Default) -> int | _Default:
-    text = given.get(name)
-    if text is None:
-        return default
-    if not text.isdecimal() or int(text) < low:
-        raise ConfigError(f"{name}={text!r}: it must be a whole number, {low} or more")
-    return int(text)
-
-
-def _one_of(given: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
-    value = given.get(name, allowed[0]).lower()
-    if value not in allowed:
-        raise ConfigError(f"{name}={given[name]!r}: it must be one of {', '.join(allowed)}")
-    return value

@@ -9,11 +9,13 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from sparkonce.errors import LocalError
 from sparkonce.local.jars import broker_jars
 from sparkonce.local.java import Java, find_java
+
+_LOG4J2: Final = Path(__file__).with_name("tools.log4j2.xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,8 @@ class Runtime:
         self, main_class: str, args: Sequence[str], input: str | None, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
         """Run a Java main class to its end and return what it said."""
-        # Only errors: a tool's log lines would stand between the records that it prints.
-        command = [
-            *self.command("-Xmx256m", "-Dorg.apache.logging.log4j.level=ERROR"),
-            main_class,
-            *args,
-        ]
+        logging = f"-Dlog4j2.configurationFile={_LOG4J2}"
+        command = [*self.command("-Xmx256m", logging), main_class, *args]
         try:
             return subprocess.run(
                 command, input=input, capture_output=True, text=True, timeout=timeout_s

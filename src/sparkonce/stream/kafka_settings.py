@@ -18,7 +18,9 @@ from pyspark.sql.types import (
 from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
 from sparkonce.options import ProducerOptions
-from sparkonce.stream.settings import Given, PipelineSettings
+from sparkonce.stream import settings
+from sparkonce.stream.given import Given
+from sparkonce.stream.settings import PipelineSettings
 
 COLUMNS = ("key", "value", "headers", "topic", "partition", "dead_letter", "source")
 """What of a DataFrame is written; other columns are left out, as Spark's own sink does."""
@@ -49,7 +51,7 @@ class KafkaSettings(PipelineSettings):
 
     @classmethod
     def parse(cls, options: Mapping[str, str], query_name: str | None) -> KafkaSettings:
-        given = Given.sort_out(options, OPTIONS, prefix=_KAFKA)
+        given = Given.sort_out(options, (*settings.OPTIONS, *OPTIONS), prefix=_KAFKA)
         kafka = _of_kafka(given)
         pipeline = kafka.pop("transactional.id", None) or query_name or given.get("queryName")
         if pipeline is None:
@@ -62,7 +64,7 @@ class KafkaSettings(PipelineSettings):
             kafka["dead.letter.topic"] = dead_letters
         timeout_ms = kafka.pop("transaction.timeout.ms", "max")
         owner = {**kafka, "transactional.id": pipeline, "transaction.timeout.ms": timeout_ms}
-        in_common = given.in_common()
+        in_common = settings.in_common(given)
         if in_common["guarantee"] is not Guarantee.EXACTLY_ONCE:
             # The driver's own producer only keeps the ledger; how records are sent isn't its.
             owner = {name: value for name, value in owner.items() if name not in _OF_RECORDS}

@@ -23,15 +23,12 @@ from typing import Final
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify import readers
-from sparkonce.verify.checker import check
 from sparkonce.verify.child import Child, short_lived
 from sparkonce.verify.contract import Record
 from sparkonce.verify.disturb import Brokers, Server, executor_of, stop_for
 from sparkonce.verify.gate import START, Arrival, Gate
-from sparkonce.verify.history import Markings
 from sparkonce.verify.host import Assignment, Order
-from sparkonce.verify.outcome import Finding, Outcome, Verdict
-from sparkonce.verify.promises import judge, judge_control
+from sparkonce.verify.outcome import Outcome
 from sparkonce.verify.schedule import (
     ENDS,
     At,
@@ -49,9 +46,9 @@ from sparkonce.verify.schedule import (
     Pause,
     PauseWorker,
     lives,
-    to_text,
 )
-from sparkonce.verify.trial import Course, Trial, trial_number
+from sparkonce.verify.trial import Course, Trial
+from sparkonce.verify.verdicts import failed, outcomes
 
 _LIVES_MORE: Final = 3
 """A pipeline that failed is started again, as any supervisor would, so often at most."""
@@ -104,8 +101,8 @@ class Round:
                 for course in self._all:
                     stack.callback(course.close)
                 list(threads.map(Course.open, self._all))
-            topics = self._topics
-            watcher = stack.enter_context(readers.Watcher(self._kafka.bootstrap_servers, topics))
+            servers = self._kafka.bootstrap_servers
+            watcher = stack.enter_context(readers.Watcher(servers, self._topics))
             self._watcher = watcher
             try:
                 with self._gate:
@@ -113,10 +110,15 @@ class Round:
                 for number, error in self._gate.errors.items():
                     failures[number] = "".join(traceback.format_exception(error))
                 self._settle()
-                return self._judge(topics, watcher, failures)
+                self._heard("reading what is there")
+                return outcomes(self._kafka, self._courses, watcher.seen, failures, self._lasted_s)
             except Exception as error:  # noqa: BLE001 - told in the outcome, which fails the run
                 why = str(error) if isinstance(error, SparkonceError) else traceback.format_exc()
-                return [self._failed(course, why) for course in self._all]
+                return [failed(course, why, self._lasted_s) for course in self._all]
+
+    @property
+    def _lasted_s(self) -> float:
+        return round(time.monotonic() - self._began_s, 1)
 
     @property
     def _topics(self) -> list[str]:
@@ -343,99 +345,6 @@ class Round:
         course.tell("database", f"COMMIT {element.nth} has no answer: {element.action}")
         if element.action == "kill" and self._server:
             self._server.disturb("kill")
-
-    # -- in the end ------------------------------------------------------------------------------
-
-    def _judge(
-        self, topics: Sequence[str], watcher: readers.Watcher, failures: dict[int, str]
-    ) -> list[Outcome]:
-        servers = self._kafka.bootstrap_servers
-        self._heard("reading what is there")
-        open_parts = readers.left_open(servers, topics) if topics else []
-        seen = readers.read(servers, topics) if topics else []
-        java = self._read_with_java(seen)
-        claimed = [course for course in self._all if course.claims_transactions]
-        marks = readers.markings(
-            self._kafka, [topic for course in claimed for topic in course.output_topics]
-        )
-        outcomes = []
-        for number, course in self._courses.items():
-            if number in failures:
-                outcomes.append(self._failed(course, failures[number]))
-                continue
-            if (found := course.collect()) is not None:
-                history = course.history({"the database's own client, after": found}, {}, (), None)
-                outcomes.append(self._outcome(course, check(history)))
-                continue
-            own = set(course.output_topics)
-            marked = [marks[topic] for topic in course.output_topics if topic in marks]
-            history = course.history(
-                {
-                    "confluent-kafka, after": [each for each in seen if each.topic in own],
-                    **({"Java, after": java[number]} if number in java else {}),
-                },
-                {"confluent-kafka, during": [each for each in watcher.seen if each.topic in own]},
-                [part for part in open_parts if part[0] in own],
-                Markings.sum(marked) if marked else None,
-            )
-            outcomes.append(self._outcome(course, check(history)))
-        return outcomes
-
-    def _read_with_java(self, seen: Sequence[Record]) -> dict[int, list[Record]]:
-        """By trial; left out where the values don't tell whose they are."""
-        found: dict[int, list[Record]] = {}
-        for index in range(max(len(course.output_topics) for course in self._all) if seen else 0):
-            topics = {
-                course.trial.number: course.output_topics[index]
-                for course in self._all
-                if len(course.output_topics) > index
-            }
-            told = [each for each in seen if each.topic in topics.values()]
-            if any(trial_number(each.value) not in topics for each in told):
-                return {}
-            read = readers.read_with_java(self._kafka, list(topics.values()), len(told))
-            for number in topics:
-                found.setdefault(number, [])
-            for each in read:
-                owner = trial_number(each.value)
-                if owner is None or owner not in topics:
-                    raise SparkonceError(f"Kafka's consumer read {each.value!r}: whose is it?")
-                found[owner].append(
-                    Record(topics[owner], each.partition, each.offset, each.key, each.value)
-                )
-        return found
-
-    def _outcome(self, course: Course, findings: tuple[Finding, ...]) -> Outcome:
-        trial = course.trial
-        if trial.must_show:
-            verdict = judge_control(trial.must_show, findings)
-        else:
-            verdict = judge(trial.guarantee, findings)
-        return self._made(course, verdict, findings)
-
-    def _failed(self, course: Course, why: str) -> Outcome:
-        return self._made(course, Verdict.FAILED, (), why)
-
-    def _made(
-        self, course: Course, verdict: Verdict, findings: tuple[Finding, ...], error: str = ""
-    ) -> Outcome:
-        trial = course.trial
-        return Outcome(
-            number=trial.number,
-            seed=trial.seed,
-            pipeline=trial.name,
-            guarantee=trial.guarantee.value,
-            family=trial.family,
-            schedule=to_text(trial.schedule),
-            verdict=verdict,
-            findings=findings,
-            records=trial.records,
-            duration_s=round(time.monotonic() - self._began_s, 1),
-            story=course.story(),
-            error=error,
-            control=bool(trial.must_show),
-            must_show=trial.must_show,
-        )
 
     def _tell_all(self, kind: str, text: str) -> None:
         for course in self._all:

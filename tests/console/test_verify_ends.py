@@ -1,0 +1,29 @@
+"""`sparkonce verify --ends`: files, tables and databases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verify_command import verify
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_both_ends_survive_a_crash(tmp_path: Path) -> None:
+    """All of `--ends` takes five minutes and is run by hand; this is a sixth of it."""
+    arguments = ("--ends", "--seed", "5", "--only", "exactly_once", "--only", "crash")
+    done = verify(tmp_path, *arguments, timeout_s=500)
+    assert done.returncode == 0
+    book = json.loads((tmp_path / "verification.json").read_text())
+    assert sorted(each["pipeline"] for each in book["outcomes"]) == [
+        "end to end",
+        "from a table",
+        "from files",
+        "into Delta",
+        "into DuckDB",
+        "into PostgreSQL",
+    ]
+    assert {each["verdict"] for each in book["outcomes"]} == {"kept"}
