@@ -1,14 +1,17 @@
 """Kafka to Kafka through Spark: exactly once through sparkonce beside Spark's own sink.
 
-    scripts/bench stream [--rounds 3] [--size 1000 --size 100] [--megabytes 400]
+    scripts/bench stream [--rounds 3] [--warm-up 4] [--size 1000 --size 100] [--megabytes 400]
 
 One run, one broker, one Spark session, the same records out of the same topic. Contestants: the
 same DataFrame written by Spark's own Kafka sink (at least once) and by sparkonce (exactly once), as
-it lies (`kept`: key, value and partition of the source) and with another key (`rekeyed`: every row
-goes to another partition). Each turn reads the whole topic in batches, and its speed is that of its
-median batch, start to end as Spark itself reports it; the first turn of each contestant warms up
-and is not counted. A last line has the time of a batch of a hundred records. The order changes from
-round to round; what counts are the ratios.
+it lies (`kept`: key, value and partition of the source), without keys (`keyless`) and with another
+key (`rekeyed`: every row goes to another partition). No contestant, but a ceiling: the same rows
+handed to Python and written nowhere.
+
+Each turn reads the whole topic in batches, and its speed is that of its median batch, start to end
+as Spark itself reports it. Rounds before the first are not counted: it takes the JVM a minute or
+two of such work until it has compiled what it runs. A last line has the time of a batch of a
+hundred records. The order changes from round to round; what counts are the ratios.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,6 +33,7 @@ from rich.table import Table
 import sparkonce
 from sparkonce import Producer
 from sparkonce.local import LocalKafka
+from sparkonce.stream.handover import Handover
 from sparkonce.stream.report import BatchReport
 
 PARTITIONS = 8
@@ -44,7 +48,7 @@ KEEP_LITTLE = {
 }
 SWEEP = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
 OURS, SPARKS = "sparkonce, exactly once", "Spark's own, at least once"
-Writer = Callable[[DataFrame, str, str, str], object]
+HANDED = "handed to Python only"
 
 
 class Reports:
@@ -86,31 +90,48 @@ def frame(spark: SparkSession, servers: str, topic: str, kind: str, per_batch: i
     return rows.selectExpr("substring(value, 5, 4) as key", "value")
 
 
-def run(contestant: str, rows: DataFrame, servers: str, target: str) -> tuple[list, list]:
+def run(
+    contestant: str, rows: DataFrame, servers: str, target: str, size: int
+) -> tuple[list, list]:
     """Spark's own report of each batch, and ours where there is one."""
     reports = Reports()
     folder = tempfile.mkdtemp(prefix="sparkonce-bench-")
+    to_kafka = {"kafka.bootstrap.servers": servers, "topic": target}
     if contestant == OURS:
-        writer = (
-            sparkonce.write_stream(rows).option("kafka.transactional.id", target).listener(reports)
-        )
+        writer = sparkonce.write_stream(rows).options(**to_kafka).listener(reports)
+        writer = writer.option("kafka.transactional.id", target)
+    elif contestant == SPARKS:
+        writer = rows.writeStream.format("kafka").options(**to_kafka)
     else:
-        writer = rows.writeStream.format("kafka")
-    query = (
-        writer.option("kafka.bootstrap.servers", servers)
-        .option("topic", target)
-        .option("checkpointLocation", folder)
-        .trigger(availableNow=True)
-        .start()
-    )
+        writer = rows.writeStream.foreachBatch(handing_over(size))
+    query = writer.option("checkpointLocation", folder).trigger(availableNow=True).start()
     query.awaitTermination()
     shutil.rmtree(folder)
     return list(query.recentProgress), reports.all
 
 
+def handing_over(size: int) -> Callable[[DataFrame, int], None]:
+    """As sparkonce has it done: as many rows at once."""
+    handover = Handover()
+    handover.learn(1, size)
+
+    def hand_over(batch: DataFrame, _: int) -> None:
+        with handover.in_force(batch.sparkSession):
+            batch.mapInArrow(drop, "none int").collect()
+
+    return hand_over
+
+
+def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=4, help="rounds before the first")
     parser.add_argument("--size", type=int, action="append", help="bytes of a record's value")
     parser.add_argument("--megabytes", type=int, default=400, help="in the source topic")
     parser.add_argument("--kind", action="append", help="kept, keyless, rekeyed")
@@ -141,15 +162,15 @@ def measure(
     light: dict[str, list[float]] = {}
     steps: list[float] = []
     turn = 0
-    for number in range(-1, arguments.rounds):
+    for number in range(-arguments.warm_up, arguments.rounds):
         for kind in arguments.kind or ["kept", "keyless", "rekeyed"]:
-            order = [OURS, SPARKS] if number % 2 == 0 else [SPARKS, OURS]
-            for contestant in order:
+            order = [OURS, SPARKS, *([HANDED] if kind == "kept" else [])]
+            for contestant in order if number % 2 == 0 else reversed(order):
                 turn += 1
                 target = f"target-{size}-{turn}"
                 kafka.create_topic(target, PARTITIONS, config=KEEP_LITTLE)
                 rows = frame(spark, servers, source, kind, count // BATCHES)
-                progress, reports = run(contestant, rows, servers, target)
+                progress, reports = run(contestant, rows, servers, target, size)
                 speed = statistics.median(
                     each["numInputRows"] / each["durationMs"]["triggerExecution"] * 1000
                     for each in progress[WARM_UP:]
@@ -167,7 +188,7 @@ def measure(
             kafka.create_topic(few, PARTITIONS)
             fill(servers, few, size, LIGHT_RECORDS * LIGHT_BATCHES)
             rows = frame(spark, servers, few, "kept", LIGHT_RECORDS)
-            progress, reports = run(contestant, rows, servers, target)
+            progress, reports = run(contestant, rows, servers, target, size)
             for topic in (target, few):
                 kafka.delete_topic(topic)
             if number < 0:
@@ -196,14 +217,20 @@ def show(
             kind,
             f"{statistics.median(ours):,.0f}/s",
             f"{statistics.median(theirs):,.0f}/s",
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+            spread(ratios),
+        )
+    if ("kept", HANDED) in speeds:
+        handed, theirs = speeds["kept", HANDED], speeds["kept", SPARKS]
+        ratios = [a / b for a, b in zip(handed, theirs, strict=True)]
+        table.add_row(
+            f"({HANDED})", f"{statistics.median(handed):,.0f}/s", "", spread(ratios), style="dim"
         )
     ratios = [a / b for a, b in zip(light[OURS], light[SPARKS], strict=True)]
     table.add_row(
         f"a batch of {LIGHT_RECORDS}",
         f"{statistics.median(light[OURS]):.0f} ms",
         f"{statistics.median(light[SPARKS]):.0f} ms",
-        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
+        spread(ratios),
     )
     console.print(table)
     ordered = sorted(steps)
@@ -211,6 +238,10 @@ def show(
         f"transaction steps (fence, record, decide): median {statistics.median(steps):.1f} ms, "
         f"9 of 10 below {ordered[int(len(ordered) * 0.9)]:.1f} ms"
     )
+
+
+def spread(ratios: list[float]) -> str:
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 if __name__ == "__main__":

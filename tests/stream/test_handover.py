@@ -19,10 +19,10 @@ def rows_for(row_bytes: int, rows_max: int = 10_000) -> int | None:
 
 def test_the_count_follows_the_size_of_rows() -> None:
     assert rows_for(100) == 10_000, "what Spark has set is the most"
-    assert rows_for(1000) == 8 * 1024 * 1024 // 1000
+    assert rows_for(1000) == 1024 * 1024 // 1000
     assert rows_for(1_000_000) == 100, "and never too few"
     assert rows_for(1000, rows_max=500) == 500
-    assert rows_for(1000, rows_max=0) == 8 * 1024 * 1024 // 1000, "0 is no limit, to Spark"
+    assert rows_for(1000, rows_max=0) == 1024 * 1024 // 1000, "0 is no limit, to Spark"
 
 
 def test_nothing_is_changed_before_sizes_are_known_and_after_a_failure() -> None:

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import LongType, StringType, StructType
 
 from sparkonce.deliver.store import Stage
 from sparkonce.stream.steps import Observer
 
-FIGURES = "task long, name string, records long, size_bytes long"
+# Not as text, which the JVM would have to parse for every batch.
+FIGURES = (
+    StructType()
+    .add("task", LongType())
+    .add("name", StringType())
+    .add("records", LongType())
+    .add("size_bytes", LongType())
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ class Desk:
         desk = self
 
         class Line(socketserver.StreamRequestHandler):
+            disable_nagle_algorithm = True  # one line is not to wait for the last one's receipt
+
             def handle(self) -> None:
                 desk._serve(self.rfile, self.wfile)
 
@@ -194,6 +196,7 @@ def claim(place: Place, attempt: int, task: int, task_attempt: int) -> Iterator[
             "there before they write; open that way, or name a host and port that is open with "
             "the options driverHost and driverPort"
         ) from error
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with line, line.makefile("rwb") as lines:
         asked = {"secret": place.secret, "attempt": attempt, "task": task, "who": who}
         lines.write(json.dumps(asked).encode() + b"\n")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from sparkonce.encode import EncodedBatch
 from sparkonce.errors import BrokerError
@@ -25,8 +26,17 @@ from sparkonce.stream.desk import Line, Place, SecondAttempt, claim
 from sparkonce.stream.steps import Observer
 from sparkonce.stream.turns import Turns
 
-FIGURES = "task int, topic string, partition int, records long, size_bytes long, lost long"
-_GATHER_BYTES = 8 * 1024 * 1024
+# Not as text, which the JVM would have to parse for every batch.
+FIGURES = (
+    StructType()
+    .add("task", IntegerType())
+    .add("topic", StringType())
+    .add("partition", IntegerType())
+    .add("records", LongType())
+    .add("size_bytes", LongType())
+    .add("lost", LongType())
+)
+_GATHER_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
