@@ -1,6 +1,6 @@
 """Kafka to databases through Spark: sparkonce beside Spark's own JDBC sink and DuckDB's bulk load.
 
-    scripts/bench deliver [--rounds 3] [--rows 1000000] [--batch 100000]
+    scripts/bench deliver [--rounds 3] [--warm-up 3] [--rows 1000000] [--batch 100000]
     scripts/bench deliver --memory [--batch 100000]
 
 One run, one broker, one PostgreSQL, one Spark session, the same rows of 100 B (an id, a key, an
@@ -9,10 +9,11 @@ PostgreSQL, exactly once and at least once; Spark's own JDBC sink (at least once
 its driver's reWriteBatchedInserts; sparkonce into DuckDB, exactly once. Two lines are no
 contestants: the same rows read and thrown away, and DuckDB's own load of them from Parquet, in one
 statement and without Spark. A turn's speed is that of its median batch, start to end as Spark
-itself reports it; the first turn of each warms up and is not counted. Afterwards the table is
-asked for its rows: a wrong number is an error. The order changes from round to round; what counts
-are the ratios. Goals are printed, not enforced. "write + commit" are sparkonce's own steps of a
-batch: exactly once loads in the second of them, at least once in the first.
+itself reports it; rounds before the first are not counted, until the JVM has compiled what it runs.
+Afterwards the table is asked for its rows: a wrong number is an error. The order changes from round
+to round; what counts are the ratios. Goals are printed, not enforced. "write + commit" are
+sparkonce's own steps of a batch: exactly once loads in the second of them, at least once in the
+first.
 
 With --memory: the peak of the driver's Python process, one process for each figure, while the same
 rows go through in batches and in batches ten times as large.
@@ -65,6 +66,7 @@ LARGER = 10
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warm-up", type=int, default=3, help="rounds before the first")
     parser.add_argument("--rows", type=int, default=1_000_000, help="in the topic, of 100 B each")
     parser.add_argument("--batch", type=int, default=100_000, help="rows of a micro-batch")
     parser.add_argument("--memory", action="store_true", help="the driver's peak, no speeds")
@@ -96,7 +98,7 @@ def compare_speed(
     speeds: dict[str, list[float]] = {name: [] for name in (*STREAMS, BULK)}
     reports: dict[str, list[BatchReport]] = {}
     turns = 0
-    for number in range(-1, asked.rounds):
+    for number in range(-asked.warm_up, asked.rounds):
         at = number % len(speeds)
         order = [*speeds][at:] + [*speeds][:at]
         for contestant in order if number % 2 == 0 else reversed(order):
