@@ -1,7 +1,7 @@
 """Spark's checkpoint of a query: what was planned, what was finished, and what we finish for it.
 
 Reads `offsets/<batch>`, `commits/<batch>` and `metadata`; writes a missing `commits/<batch>` before
-a query starts, or the first offsets of a source whose checkpoint was lost. Local folders are read
+a query starts, or where to begin when the checkpoint was lost. Local folders are read
 as files, others through Hadoop, as Spark does.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -113,6 +113,18 @@ class CheckpointFolder:
         text = json.dumps(offsets, separators=(",", ":"))
         # The zero byte is there for Spark 2.1 (KafkaSourceInitialOffsetWriter).
         self._files.write(f"sources/{source}/0", f"\0{_VERSION_LINE}\n{text}")
+
+    def begin_behind(self, sources: Sequence[Offsets | str]) -> None:
+        """Let a new checkpoint begin where a batch ended that it never saw. Without state only:
+        Spark would look for that of the batch."""
+        lines = [
+            each if isinstance(each, str) else json.dumps(each, separators=(",", ":"))
+            for each in sources
+        ]
+        # The commit first: a batch that is planned and not committed would be run.
+        self._files.write("commits/0", f"{_VERSION_LINE}\n{{}}")
+        metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+        self._files.write("offsets/0", "\n".join([_VERSION_LINE, metadata, *lines]))
 
     def name_query(self, query: str) -> None:
         """Give a new checkpoint its query id before Spark does."""

@@ -81,7 +81,8 @@ def to_commit(
     if not groups[0]:
         if carrier is None:
             raise LedgerError("there is no topic to keep the ledger at: set the option topic")
-        groups[0] = {carrier: entry.batch}
+        # One below zero, of a checkpoint that has just begun, would be no offset at all.
+        groups[0] = {carrier: max(0, entry.batch)}
     note = _packed(replace(entry, sources=tuple(kept)))
     bearer = min(groups[0])
     return {

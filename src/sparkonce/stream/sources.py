@@ -39,6 +39,11 @@ class Source:
         return self.kind == "kafka"
 
     @property
+    def is_told_by_offsets(self) -> bool:
+        """Whether the offset log has all of its progress: it keeps no files of its own."""
+        return self.kind in ("kafka", "sparkonce_table")
+
+    @property
     def reads_uncommitted(self) -> bool:
         level = self.options.get("kafka.isolation.level", "read_uncommitted")
         return self.is_kafka and level != "read_committed"

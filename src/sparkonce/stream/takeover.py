@@ -6,9 +6,10 @@ import logging
 import os
 import socket
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
-from sparkonce.stream.checkpoint import Checkpoint, CheckpointFolder
+from sparkonce.stream.checkpoint import CheckpointFolder
 from sparkonce.stream.ledger import Entry, LedgerError
 from sparkonce.stream.recovery import FinishCommit, StartFromLedger, next_step
 from sparkonce.stream.settings import PipelineSettings
@@ -38,8 +39,12 @@ def take_over(
         _log.info("batch %d was written before the last stop: noted for Spark", step.batch)
     if entry is None:
         return None
+    begin: Callable[[], None] | None = None
     if isinstance(step, StartFromLedger):
-        query = _adopt(sink, folder, reading, settings, entry, checkpoint)
+        begin = _beginning(sink, folder, reading, settings, entry)
+        query = checkpoint.query or str(uuid.uuid4())
+        if checkpoint.query is None:
+            folder.name_query(query)
         entry = replace(entry, query=query, batch=-1)
     signed = replace(
         entry,
@@ -49,24 +54,32 @@ def take_over(
         checkpoint=folder.location,
     )
     sink.sign(signed)
+    if begin is not None:
+        # Behind the signature: whoever dies before it has begun begins again.
+        begin()
+        _log.info("the checkpoint is new: %s goes on from its ledger", settings.pipeline)
     return signed
 
 
-def _adopt(
+def _beginning(
     sink: Sink,
     folder: CheckpointFolder,
     reading: Reading,
     settings: PipelineSettings,
     entry: Entry,
-    checkpoint: Checkpoint,
-) -> str:
-    """Let a new checkpoint go on from the ledger; answers its query id."""
-    if reading.is_stateful and settings.lost_state != "empty":
+) -> Callable[[], None]:
+    """What lets a new checkpoint go on from the ledger."""
+    only_kafka = all(source.is_kafka for source in reading.sources)
+    if reading.is_stateful and (settings.lost_state != "empty" or not only_kafka):
+        or_empty = (
+            'or go on from the ledger with empty state by .option("lostState", "empty"); '
+            if only_kafka
+            else ""
+        )
         raise LedgerError(
             f"{folder.location} is empty, and {settings.pipeline!r} has come to {entry}: its state "
-            "was in the checkpoint, and no ledger can bring it back. Restore the checkpoint; or go "
-            'on from the ledger with empty state by .option("lostState", "empty"); or start over '
-            f"with another {settings.named_by}"
+            f"was in the checkpoint, and no ledger can bring it back. Restore the checkpoint; "
+            f"{or_empty}or start over with another {settings.named_by}"
         )
     sources = sink.sources_at(entry)
     if sources is None or len(sources) != len(reading.sources):
@@ -75,15 +88,18 @@ def _adopt(
             "other sources than this query: restore the checkpoint, or start over with another "
             f"{settings.named_by}"
         )
-    for index, (source, offsets) in enumerate(zip(reading.sources, sources, strict=True)):
-        if not source.is_kafka or isinstance(offsets, str):
+    for source, told in zip(reading.sources, sources, strict=True):
+        if not source.is_told_by_offsets or source.is_kafka == isinstance(told, str):
             raise LedgerError(
                 f"{folder.location} is empty, and the source {source.kind!r} keeps its progress "
                 f"there: restore the checkpoint, or start over with another {settings.named_by}"
             )
-        folder.start_from(index, offsets)
-    query = checkpoint.query or str(uuid.uuid4())
-    if checkpoint.query is None:
-        folder.name_query(query)
-    _log.info("the checkpoint is new: %s goes on from its ledger, %s", settings.pipeline, entry)
-    return query
+    if not only_kafka:
+        return lambda: folder.begin_behind(sources)
+
+    def start_from() -> None:
+        for index, told in enumerate(sources):
+            assert not isinstance(told, str)
+            folder.start_from(index, told)
+
+    return start_from
