@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -46,17 +47,21 @@ def run(job):
 """
 
 
+def crash(folder: Path, program: str, seed: int) -> subprocess.CompletedProcess[str]:
+    return verify(
+        folder,
+        "--pipeline", program, "--only", "crash", "--brokers", "1", "--seed", str(seed),
+        timeout_s=280,
+    )  # fmt: skip
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_pipeline_that_is_wrong_is_caught_and_its_schedule_shrunk(
     tmp_path: Path, seed: int
 ) -> None:
     (tmp_path / "wrong.py").write_text(WRONG)
-    done = verify(
-        tmp_path,
-        "--pipeline", "wrong.py", "--only", "crash", "--brokers", "1", "--seed", str(seed),
-        timeout_s=280,
-    )  # fmt: skip
+    done = crash(tmp_path, "wrong.py", seed)
     assert done.returncode == 1
     assert "A promise was broken" in done.stdout
     (outcome,) = json.loads((tmp_path / "verification.json").read_text())["outcomes"]
@@ -79,11 +84,7 @@ def test_a_pipeline_that_is_wrong_is_caught_and_its_schedule_shrunk(
 def test_the_pipeline_of_the_documentation(tmp_path: Path, seed: int) -> None:
     (code,) = re.findall(r"```python\n(# my_job\.py.*?)```", DOCS.read_text(), re.S)
     (tmp_path / "my_job.py").write_text(code)
-    done = verify(
-        tmp_path,
-        "--pipeline", "my_job.py", "--only", "crash", "--brokers", "1", "--seed", str(seed),
-        timeout_s=280,
-    )  # fmt: skip
+    done = crash(tmp_path, "my_job.py", seed)
     assert done.returncode == 0
     (outcome,) = json.loads((tmp_path / "verification.json").read_text())["outcomes"]
     assert (outcome["pipeline"], outcome["verdict"]) == ("my_job", "kept")
