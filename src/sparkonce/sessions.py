@@ -25,6 +25,7 @@ from sparkonce.errors import ConfigError
 from sparkonce.local.cache import cache_dir
 from sparkonce.local.jars import CONNECTOR, resolve
 from sparkonce.local.java import find_java
+from sparkonce.local.spark import spark_archive
 
 _LOOPBACK = "127.0.0.1"
 _CONNECTOR_CLASS = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
@@ -143,13 +144,15 @@ def _launch_jvm(given: Mapping[str, str]) -> None:
     if _CONNECTOR_MODULE not in settings.get("spark.jars.packages", ""):
         own = [jar for jar in settings.get("spark.jars", "").split(",") if jar]
         settings["spark.jars"] = ",".join([*own, *(jar.as_uri() for jar in resolve(CONNECTOR))])
-    # Who has an installation of Spark, or a folder of settings, has set up its logging there.
+    java = find_java()
+    # Who has an installation of Spark, or a folder of settings, has set up Java and logging there.
     if not os.environ.keys() & {"SPARK_HOME", "SPARK_CONF_DIR"}:
         quiet = f"-Dlog4j2.configurationFile={_log_settings().as_uri()}"
-        settings.setdefault("spark.driver.extraJavaOptions", quiet)
+        options = " ".join([quiet, *spark_archive(java).options()])
+        settings.setdefault("spark.driver.extraJavaOptions", options)
     launch_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     python = os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable)
-    with _environment({"JAVA_HOME": str(find_java().home), "PYSPARK_DRIVER_PYTHON": python}):
+    with _environment({"JAVA_HOME": str(java.home), "PYSPARK_DRIVER_PYTHON": python}):
         SparkContext._ensure_initialized(conf=launch_conf)
 
 
@@ -188,6 +191,7 @@ def _one_machine(master: str) -> dict[str, str]:
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(_core_count(master)),
+        "spark.executor.extraJavaOptions": " ".join(spark_archive(find_java()).options()),
     }
 
 

@@ -1,5 +1,6 @@
-"""`python -m sparkonce.local`: find Java and fetch all jars ahead of time, as `scripts/setup` does.
+"""`python -m sparkonce.local`: all that can be done ahead of time, as `scripts/setup` does it.
 
+Finds Java, fetches the jars, and archives their classes, so that JVMs start quicker.
 With `--lock` it first writes `jars.lock` anew, from whatever the jars' names resolve to.
 """
 
@@ -10,6 +11,7 @@ import sys
 from sparkonce.errors import LocalError
 from sparkonce.local.jars import ALL_SETS, resolve, write_lock
 from sparkonce.local.java import find_java
+from sparkonce.local.rehearsal import make_archives
 
 
 def main(arguments: list[str]) -> int:
@@ -20,6 +22,7 @@ def main(arguments: list[str]) -> int:
             write_lock()
         for jar_set in ALL_SETS:
             print(f"{len(resolve(jar_set))} jars: {jar_set.name}")
+        make_archives(java, lambda line: print(line, flush=True))
     except LocalError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1

@@ -96,7 +96,11 @@ class Broker:
                 raise LocalError(_port_taken(self.node.node_id, port))
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         heap = f"-Xmx{self._layout.heap_mb}m"
-        command = [*self._java(heap, *_COLLECTOR), "kafka.Kafka"]
+        options = [heap, *_COLLECTOR, *self._layout.java_options]
+        if self._scratch is not None:
+            # What a JVM that is killed leaves lying about goes with the cluster.
+            options.append(f"-Djava.io.tmpdir={self.folder}")
+        command = [*self._java(*options), "kafka.Kafka"]
         self._jvm = Jvm(
             [*command, str(self.folder / "server.properties")],
             output=self.log_file,

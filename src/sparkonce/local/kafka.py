@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -33,7 +33,8 @@ class LocalKafka:
 
     Without `data_dir` everything lives in a temporary folder that goes with the cluster; with it,
     data is kept, and a later start finds it again. `port` is the first broker's; the others
-    follow. `properties` go into every broker's `server.properties`, over the defaults.
+    follow. `properties` go into every broker's `server.properties`, over the defaults;
+    `java_options` to its JVM.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class LocalKafka:
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
         heap_mb: int = 512,
+        java_options: Sequence[str] = (),
     ) -> None:
         if brokers < 1:
             raise LocalError(f"A cluster needs at least one broker; {brokers} were asked for.")
@@ -54,6 +56,7 @@ class LocalKafka:
         self._port = port
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
+        self._java_options = tuple(java_options)
         self._brokers: dict[int, Broker] = {}
         self._runtime: Runtime | None = None
         self._folder: Path | None = None
@@ -76,7 +79,7 @@ class LocalKafka:
         if self._brokers:
             raise LocalError("This cluster is already running; stop() it before a new start().")
         runtime = Runtime.find()
-        layout = Layout(self._place_nodes(), self._heap_mb, self._properties)
+        layout = Layout(self._place_nodes(), self._heap_mb, self._properties, self._java_options)
         self._folder = self._data_dir or Path(tempfile.mkdtemp(prefix="sparkonce-kafka-"))
         scratch = None if self._data_dir is not None else self._folder
         self._brokers = {

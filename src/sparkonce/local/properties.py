@@ -30,6 +30,7 @@ class Layout:
     nodes: tuple[Node, ...]
     heap_mb: int
     overrides: Mapping[str, str] = field(default_factory=dict)
+    java_options: tuple[str, ...] = ()
 
     @property
     def replication(self) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from sparkonce.errors import LocalError
+from sparkonce.local.archive import Archive
 from sparkonce.local.jars import broker_jars
 from sparkonce.local.java import Java, find_java
 
@@ -33,8 +34,9 @@ class Runtime:
     def command(self, *options: str) -> list[str]:
         """The command up to, not including, the main class."""
         class_path = str(self.jar_folder / "*")  # Java's own wildcard, not the shell's
+        quicker = Archive.of(self.java, self.jar_folder).options()
         java = str(self.java.executable)
-        return [java, *options, "-Djava.awt.headless=true", "-cp", class_path]
+        return [java, *quicker, *options, "-Djava.awt.headless=true", "-cp", class_path]
 
     def run_tool(
         self, main_class: str, args: Sequence[str], input: str | None, timeout_s: float

@@ -22,13 +22,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from sparkonce.errors import LocalError
-from sparkonce.local.java import find_java
+from sparkonce.local.archive import Archive
+from sparkonce.local.java import Java, find_java
 from sparkonce.local.jvm import Jvm
 from sparkonce.local.ports import HOST, free_ports
 
 _TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _LOG_LINES_SHOWN = 25
+# They live for minutes: a quick start is worth more than thorough compiling.
+_DAEMON_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _LEAST_MEMORY_MB = 512  # an executor refuses to start with less than about 450
 _EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -70,6 +73,7 @@ class LocalSpark:
         self._ports: list[int] = []  # the master's, its web page's, then the workers'
         self._master: Jvm | None = None
         self._workers: dict[int, Jvm] = {}
+        self._archive: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -91,7 +95,9 @@ class LocalSpark:
         self._folder = Path(tempfile.mkdtemp(prefix="sparkonce-spark-"))
         self._ports = free_ports(2 + self._count)
         try:
-            _write_java(self._folder / "java" / "bin" / "java")
+            java = find_java()
+            _write_java(self._folder / "java" / "bin" / "java", java)
+            self._archive = spark_archive(java).options()
             port, page_port = self._ports[:2]
             self._master = self._spawn(
                 "master", "master.Master", "--port", str(port), "--webui-port", str(page_port)
@@ -195,22 +201,21 @@ class LocalSpark:
         )
 
     def _spawn(self, name: str, main_class: str, *arguments: str) -> Jvm:
-        spark_home = _spark_home()
+        home = spark_home()
         environment = {
             "JAVA_HOME": self.folder / "java",
-            "SPARK_HOME": spark_home,
+            "SPARK_HOME": home,
             "SPARK_LOCAL_DIRS": self.folder / "local",
             "SPARK_LOCAL_IP": HOST,  # web pages would listen on all addresses
             "SPARK_DAEMON_MEMORY": "256m",
-            # They live for minutes: a quick start is worth more than thorough compiling.
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join([*_DAEMON_JAVA, *self._archive]),
             # The REST server has a fixed port, and nobody here asks it.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         }
         command = [
             "env",
             *(f"{key}={value}" for key, value in environment.items()),
-            str(spark_home / "bin" / "spark-class"),  # becomes the JVM: the process id stays
+            str(home / "bin" / "spark-class"),  # becomes the JVM: the process id stays
             f"org.apache.spark.deploy.{main_class}",
             "--host",
             HOST,
@@ -312,19 +317,20 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             yield int(entry.name), command_line.decode(errors="replace").split("\0")
 
 
-def _write_java(path: Path) -> None:
+def _write_java(path: Path, java: Java) -> None:
     path.parent.mkdir(parents=True)
     path.write_text(
         _JAVA.format(
             python=shlex.quote(sys.executable),
             die_with_parent=shlex.quote(_DIE_WITH_PARENT),
-            java=shlex.quote(str(find_java().executable)),
+            java=shlex.quote(str(java.executable)),
         )
     )
     path.chmod(0o755)
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
+    """PySpark's own folder, which is an installation of Spark."""
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
         raise LocalError(
@@ -332,3 +338,8 @@ def _spark_home() -> Path:
             "Install it: pip install pyspark"
         )
     return Path(pyspark.origin).parent
+
+
+def spark_archive(java: Java) -> Archive:
+    """For the JVMs of drivers, executors, masters and workers: they have one class path."""
+    return Archive.of(java, spark_home() / "jars")
