@@ -19,7 +19,8 @@ from sparkonce.local import LocalKafka, LocalPostgres
 # JVMs that live for seconds: without their second compiler they need a quarter less time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-_SEED = int(os.environ.get("SPARKONCE_SEED") or random.SystemRandom().randrange(2**32))
+# Kept in the environment for the processes that share this run's tests.
+_SEED = int(os.environ.setdefault("SPARKONCE_SEED", str(random.SystemRandom().randrange(2**32))))
 
 # Tests write records of any time, and a broker looks for old ones half a minute after its start.
 _KEEP = {"log.retention.ms": "-1"}
@@ -27,6 +28,18 @@ _KEEP = {"log.retention.ms": "-1"}
 
 def pytest_report_header() -> str:
     return f"seed: {_SEED} (repeat this run with SPARKONCE_SEED={_SEED})"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the files: first those that may take long."""
+    if not hasattr(config, "workerinput"):
+        return
+    longest: dict[Path, float] = {}
+    for item in items:
+        marked = item.get_closest_marker("timeout")
+        allowed_s = marked.args[0] if marked else 0
+        longest[item.path] = max(longest.get(item.path, 0), allowed_s)
+    items.sort(key=lambda item: -longest[item.path])
 
 
 @pytest.fixture

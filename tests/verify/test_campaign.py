@@ -10,7 +10,7 @@ from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.campaign import Campaign, Wish, in_rounds
 from sparkonce.verify.controls import controls
-from sparkonce.verify.outcome import Outcome, Verdict
+from sparkonce.verify.outcome import Defect, Finding, Outcome, Verdict
 from sparkonce.verify.pipelines import built_in
 from sparkonce.verify.report.book import Book
 from sparkonce.verify.schedule import FAMILIES, Kill, Pause, families
@@ -80,6 +80,23 @@ def test_only_what_was_asked_for() -> None:
     wish = Wish(pipelines=tuple(built_in()), seed=5, only=("stateless", "exactly", "zombie"))
     assert [(each.name, each.family) for each in planned(wish)] == [("stateless", "zombie")]
     assert len(planned(replace(wish, only=(), runs=3))) == 3
+
+
+def test_weaker_guarantees_that_have_shown_nothing_get_more_chances() -> None:
+    silent = replace(outcome(1), guarantee="none")
+    book = replace(BOOK, outcomes=(silent,))
+    wish = Wish(pipelines=tuple(built_in()), seed=5, only=("producer", "none"), controls=False)
+    cells = [(each.name, each.guarantee, each.family) for each in planned(wish, book)]
+    once = [("producer", Guarantee.NONE, family) for family in ("network", "crash")]
+    assert cells == once * 3
+    seeds = [each.seed for each in planned(wish, book)]
+    assert len(set(seeds)) == len(seeds)
+
+    lost, repeated = (Finding(each, 1, (), "after") for each in (Defect.LOST, Defect.REPEATED))
+    loud = replace(silent, number=2, findings=(lost, repeated))
+    shown = replace(BOOK, outcomes=(silent, loud))
+    assert len(planned(wish, shown)) == len(once)
+    assert len(planned(replace(wish, runs=1), book)) == 1, "no more than was asked for"
 
 
 def test_a_trial_of_the_book_again() -> None:

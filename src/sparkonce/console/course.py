@@ -66,6 +66,9 @@ class CourseView:
     def add(self, outcome: Outcome) -> None:
         self._matrix.add(outcome)
         self._progress.advance(self._task)
+        task = self._progress.tasks[self._task]
+        if task.total is not None and task.completed > task.total:
+            self.expect(int(task.completed))  # controls that were weak have had another chance
         bad = outcome.verdict in (Verdict.BROKEN, Verdict.FAILED, Verdict.WEAK)
         if self._live is None or bad:
             self._console.print(line(outcome), markup=False, highlight=False, soft_wrap=True)

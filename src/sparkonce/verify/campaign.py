@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.controls import VERSION_1, bounces, controls
 from sparkonce.verify.outcome import Outcome, Verdict
-from sparkonce.verify.promises import judge
+from sparkonce.verify.promises import judge, missing
 from sparkonce.verify.report.book import Book
 from sparkonce.verify.round import Round
 from sparkonce.verify.schedule import (
@@ -40,6 +40,7 @@ from sparkonce.verify.trial import Trial
 
 _TOGETHER: Final = 48
 """Trials in a round. They share a process: with Spark, its start takes longer than they do."""
+_MORE_CHANCES: Final = 2
 _SHRINK_BUDGET: Final = 12
 _SPARK_SHARE: Final = 0.3
 """Of the trials of the full preset."""
@@ -130,7 +131,7 @@ class Campaign:
 
     @property
     def planned(self) -> int | None:
-        """How many trials it will be; None where time decides."""
+        """How many trials it will be, unless controls are weak; None where time decides."""
         return None if self._wish.minutes else sum(1 for _ in self._few(count()))
 
     def _plan(self) -> Iterator[tuple[int, Iterator[list[Trial]]]]:
@@ -140,10 +141,31 @@ class Campaign:
         for version in (2, 1):
             own = [trial for trial in drawn if (trial.family == VERSION_1) == (version == 1)]
             if own:
-                yield version, in_rounds(own)
+                rounds = in_rounds(own)
+                yield version, chain(rounds, self._once_more(numbers)) if version == 2 else rounds
         if self._wish.minutes:
             runs = None if self._wish.runs is None else max(0, self._wish.runs - len(drawn))
             yield 2, self._in_time(in_rounds(islice(self._full(numbers), runs)))
+
+    def _once_more(self, numbers: Iterator[int]) -> Iterator[list[Trial]]:
+        """Further trials of weaker guarantees, where those so far have not shown what they must.
+
+        Nobody waits for an answer under `none`: if a broker is lost just then, so are the records,
+        and the crash that was to repeat them repeats nothing.
+        """
+        asked = self._wish
+        if asked.runs is not None or asked.replay is not None or asked.bounces:
+            return
+        for _ in range(_MORE_CHANCES):
+            weak = {(each.pipeline, each.guarantee) for each in missing(self._book.outcomes)}
+            yield from in_rounds(
+                self._trial(next(numbers), pipeline, guarantee, family)
+                for pipeline in asked.pipelines
+                for guarantee in pipeline.guarantees
+                if (pipeline.name, guarantee) in weak
+                for family in families(pipeline, guarantee)
+                if asked.wants(pipeline.name, guarantee.value, family)
+            )
 
     def _unseen(self, numbers: Iterator[int]) -> Iterator[Trial]:
         """What the full preset begins with: controls, and cells that the book has nothing of."""
