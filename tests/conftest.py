@@ -55,7 +55,8 @@ def _one_broker() -> Iterator[LocalKafka]:
         yield cluster
 
 
-@pytest.fixture(scope="session")
+# Not for the whole session: at rest they take an eighth of a core, and few files need them.
+@pytest.fixture(scope="module")
 def _three_brokers() -> Iterator[LocalKafka]:
     with LocalKafka(brokers=3, properties=_KEEP) as cluster:
         yield cluster
@@ -70,7 +71,7 @@ def kafka(_one_broker: LocalKafka) -> Iterator[LocalKafka]:
 
 @pytest.fixture
 def kafka3(_three_brokers: LocalKafka) -> Iterator[LocalKafka]:
-    """A cluster of three, shared by all tests; whole again after each, whatever was done to it."""
+    """A cluster of three, shared by the tests of a file; whole again after each of them."""
     yield _three_brokers
     _heal(_three_brokers)
 

@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 import sparkonce
 from oracle import values
-from sparkonce.ingest import register
 from sparkonce.local import LocalKafka
 from sparkonce.stream.checkpoint import CheckpointFolder
 from sparkonce.stream.ledger import LedgerError
@@ -41,7 +40,6 @@ class Stream:
                 writer.execute("INSERT INTO t DEFAULT VALUES")
 
     def rows(self) -> DataFrame:
-        register(self.spark)
         options = {"url": f"sqlite://{self.folder / 'a.db'}", "dbtable": "t", "keyColumn": "id"}
         source = self.spark.readStream.format("sparkonce_table").options(**options)
         return source.option("maxRowsPerBatch", 2).load().selectExpr("cast(id as string) value")

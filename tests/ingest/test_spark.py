@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sparkonce.ingest import register
 from sparkonce.local.postgres import LocalPostgres
 
 Connect = Callable[[], psycopg.Connection[Any]]
@@ -23,8 +22,6 @@ Load = Callable[..., DataFrame]
 
 @pytest.fixture
 def load(spark: SparkSession) -> Load:
-    register(spark)
-
     def make(**options: str) -> DataFrame:
         given = {"keyColumn": "id", **options}
         return spark.readStream.format("sparkonce_table").options(**given).load()
@@ -223,7 +220,6 @@ def _keys(connect: Connect, table: str) -> list[int]:
 
 
 def test_a_schema_of_the_users(spark: SparkSession, tmp_path: Path) -> None:
-    register(spark)
     file, sink = tmp_path / "a.db", Sink(tmp_path)
     with closing(sqlite3.connect(file, isolation_level=None)) as writer:
         writer.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, anything, n INTEGER)")

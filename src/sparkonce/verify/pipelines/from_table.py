@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import psycopg
 from pyspark.sql import DataFrame
 
-from sparkonce import ingest
 from sparkonce.verify.contract import Job, Row
 from sparkonce.verify.pipelines import on_spark
 
@@ -41,7 +40,6 @@ def run(job: Job) -> None:
 
 def read(job: Job) -> DataFrame:
     spark = on_spark.session()
-    ingest.register(spark)
     return (
         spark.readStream.format("sparkonce_table")
         .option("url", job.services["postgres"])
