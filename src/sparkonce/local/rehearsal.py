@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from sparkonce.errors import LocalError
-from sparkonce.local.archive import Archive, can_archive
+from sparkonce.local.archive import Archive
 from sparkonce.local.cache import exclusive
 from sparkonce.local.jars import broker_jars
 from sparkonce.local.java import Java
@@ -36,7 +36,7 @@ def make_archives(java: Java, say: Callable[[str], None]) -> None:
         ("Spark", spark_archive(java), _run_spark),
     ):
         with exclusive("archiving"):
-            if not archive.file.exists() and can_archive(java):
+            if not archive.file.exists() and archive.can_be_made():
                 say(f"Archiving {name}'s classes, so that it starts quicker from now on")
                 with archive.draft() as options:
                     rehearse(java, options)
