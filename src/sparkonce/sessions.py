@@ -187,12 +187,19 @@ def _one_machine(master: str) -> dict[str, str]:
     if not re.match(r"local\b|spark://(127\.0\.0\.1|localhost)\b", master):
         return {}
     return {
+        **_own_executors(master),
         "spark.driver.host": _LOOPBACK,
         "spark.driver.bindAddress": _LOOPBACK,
         "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(_core_count(master)),
-        "spark.executor.extraJavaOptions": " ".join(spark_archive(find_java()).options()),
     }
+
+
+def _own_executors(master: str) -> dict[str, str]:
+    """For executors that are JVMs of their own on this machine, not part of the driver's."""
+    if re.match(r"local(\[|$)", master):
+        return {}
+    return {"spark.executor.extraJavaOptions": " ".join(spark_archive(find_java()).options())}
 
 
 def _core_count(master: str) -> int:

@@ -1,6 +1,6 @@
 """A short run of Kafka and one of Spark, from which class archives are made (`archive.py`).
 
-The last step of `python -m sparkonce.local`. It takes half a minute, once for each Java and each
+The last step of `python -m sparkonce.local`. It takes about a minute, once for each Java and each
 set of jars; every later start of a JVM is quicker for it.
 """
 
