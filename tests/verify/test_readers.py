@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +68,24 @@ def test_batches_without_the_transactional_bit_are_counted(kafka: LocalKafka, to
         producer.produce(topic, "plain", partition=0)
         producer.flush()
     assert readers.markings(kafka, [topic]) == {topic: Markings(0, 1, 0, 0)}
+
+
+def test_a_topic_that_is_being_deleted_does_not_disturb(
+    kafka: LocalKafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka deletes a topic's folders a minute later, at any moment."""
+    list_folder = os.scandir
+
+    def gone(folder: Path) -> object:
+        if Path(folder).name == f"{going}-0":
+            raise FileNotFoundError(folder)
+        return list_folder(folder)
+
+    with a_topic(kafka, partitions=1) as going, monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", gone)
+        with pytest.raises(FileNotFoundError):
+            list(kafka.folder.glob("**/*.log"))
+        assert readers.markings(kafka, [topic]) == {topic: Markings(0, 0, 0, 0)}
 
 
 def test_the_watcher_sees_what_comes(kafka: LocalKafka, topic: str) -> None:

@@ -129,8 +129,10 @@ def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
     """What Kafka's own tool says of the log segments of each topic, on any one broker."""
     files: dict[str, Path] = {}
     for topic in topics:
+        # Only folders of this topic: others may be deleted while one looks into them.
+        segments = kafka.folder.glob(f"broker-*/data/{topic}-[0-9]*/*.log")
         # A replica that was down may be behind; the longest has all.
-        for path in sorted(kafka.folder.glob(f"**/{topic}-*/*.log"), key=_size):
+        for path in sorted(segments, key=_size):
             files[f"{path.parent.name}/{path.name}"] = path
     done = kafka.run_tool(
         "org.apache.kafka.tools.DumpLogSegments",
