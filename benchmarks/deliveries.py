@@ -45,6 +45,7 @@ EXACTLY = "PostgreSQL, exactly once"
 AT_LEAST = "PostgreSQL, at least once"
 JDBC = "PostgreSQL, Spark's JDBC"
 JDBC_REWRITTEN = "PostgreSQL, rewriting JDBC"
+JDBC_READ_ALIKE = "PostgreSQL, JDBC, our reader"
 DUCKDB = "DuckDB, exactly once"
 BULK = "(DuckDB's own load)"
 READ = "(read only)"
@@ -124,10 +125,12 @@ def fill(servers: str, count: int, per_file: int, folder: Path) -> None:
             pq.write_table(pa.table(rows), path, compression="lz4", use_dictionary=False)
 
 
-def frame(spark: SparkSession, servers: str, per_batch: int) -> DataFrame:
+def frame(contestant: str, spark: SparkSession, servers: str, per_batch: int) -> DataFrame:
+    """Read as the documentation of each shows it: Spark's way, or by our reader."""
+    of_spark = contestant in (JDBC, JDBC_REWRITTEN)
+    reader = spark.readStream.format("kafka") if of_spark else sparkonce.read_stream(spark)
     return (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
+        reader.option("kafka.bootstrap.servers", servers)
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
@@ -178,6 +181,7 @@ STREAMS = {
     AT_LEAST: by_sparkonce("postgres", "at_least_once"),
     JDBC: by_jdbc(""),
     JDBC_REWRITTEN: by_jdbc("&reWriteBatchedInserts=true"),
+    JDBC_READ_ALIKE: by_jdbc(""),
     DUCKDB: by_sparkonce("duckdb", "exactly_once"),
     READ: by_batch(lambda batch, _: batch.write.format("noop").mode("overwrite").save()),
 }

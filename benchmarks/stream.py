@@ -2,11 +2,13 @@
 
     scripts/bench stream [--rounds 3] [--warm-up 4] [--size 1000 --size 100] [--megabytes 400]
 
-One run, one broker, one Spark session, the same records out of the same topic. Contestants: the
-same DataFrame written by Spark's own Kafka sink (at least once) and by sparkonce (exactly once), as
-it lies (`kept`: key, value and partition of the source), without keys (`keyless`) and with another
-key (`rekeyed`: every row goes to another partition). No contestant, but a ceiling: the same rows
-handed to Python and written nowhere.
+One run, one broker, one Spark session, the same records out of the same topic. Contestants:
+sparkonce (exactly once) as its documentation shows it, read by `sparkonce.read_stream`; Spark's own
+sink (at least once) as Spark's documentation shows it; and Spark's own sink behind our reader, so
+that one sees what comes from which end. They write rows as they lie (`kept`: key, value and
+partition of the source), without keys (`keyless`) and with another key (`rekeyed`: every row goes
+to another partition). No contestant, but a ceiling: the same rows handed to Python and written
+nowhere.
 
 Each turn reads the whole topic in batches, and its speed is that of its median batch, start to end
 as Spark itself reports it. Rounds before the first are not counted: it takes the JVM a minute or
@@ -27,6 +29,7 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 from rich.console import Console
 from rich.table import Table
 
@@ -48,6 +51,7 @@ KEEP_LITTLE = {
 }
 SWEEP = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
 OURS, SPARKS = "sparkonce, exactly once", "Spark's own, at least once"
+READ_ALIKE = "Spark's own behind our reader"
 HANDED = "handed to Python only"
 
 
@@ -74,10 +78,11 @@ def fill(servers: str, topic: str, size: int, count: int) -> None:
             producer.produce_arrow(topic, pa.table({"key": keys, "value": values}))
 
 
-def frame(spark: SparkSession, servers: str, topic: str, kind: str, per_batch: int) -> DataFrame:
+def frame(
+    reader: DataStreamReader, servers: str, topic: str, kind: str, per_batch: int
+) -> DataFrame:
     rows = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
+        reader.option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", per_batch)
@@ -100,7 +105,7 @@ def run(
     if contestant == OURS:
         writer = sparkonce.write_stream(rows).options(**to_kafka).listener(reports)
         writer = writer.option("kafka.transactional.id", target)
-    elif contestant == SPARKS:
+    elif contestant in (SPARKS, READ_ALIKE):
         writer = rows.writeStream.format("kafka").options(**to_kafka)
     else:
         writer = rows.writeStream.foreachBatch(handing_over(size))
@@ -126,6 +131,12 @@ def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for _ in batches:
         pass
     return iter(())
+
+
+def reader(contestant: str, spark: SparkSession) -> DataStreamReader:
+    return (
+        spark.readStream.format("kafka") if contestant == SPARKS else sparkonce.read_stream(spark)
+    )
 
 
 def main() -> None:
@@ -164,12 +175,13 @@ def measure(
     turn = 0
     for number in range(-arguments.warm_up, arguments.rounds):
         for kind in arguments.kind or ["kept", "keyless", "rekeyed"]:
-            order = [OURS, SPARKS, *([HANDED] if kind == "kept" else [])]
+            order = [OURS, SPARKS, READ_ALIKE, *([HANDED] if kind == "kept" else [])]
             for contestant in order if number % 2 == 0 else reversed(order):
                 turn += 1
                 target = f"target-{size}-{turn}"
                 kafka.create_topic(target, PARTITIONS, config=KEEP_LITTLE)
-                rows = frame(spark, servers, source, kind, count // BATCHES)
+                from_kafka = reader(contestant, spark)
+                rows = frame(from_kafka, servers, source, kind, count // BATCHES)
                 progress, reports = run(contestant, rows, servers, target, size)
                 speed = statistics.median(
                     each["numInputRows"] / each["durationMs"]["triggerExecution"] * 1000
@@ -181,13 +193,14 @@ def measure(
                 if number >= 0:
                     speeds.setdefault((kind, contestant), []).append(speed)
                     steps += [report.transaction_ms for report in reports[WARM_UP:]]
-        for contestant in [OURS, SPARKS] if number % 2 else [SPARKS, OURS]:
+        all_three = (OURS, SPARKS, READ_ALIKE)
+        for contestant in all_three if number % 2 else reversed(all_three):
             turn += 1
             target, few = f"target-{size}-{turn}", f"few-{size}-{turn}"
             kafka.create_topic(target, PARTITIONS)
             kafka.create_topic(few, PARTITIONS)
             fill(servers, few, size, LIGHT_RECORDS * LIGHT_BATCHES)
-            rows = frame(spark, servers, few, "kept", LIGHT_RECORDS)
+            rows = frame(reader(contestant, spark), servers, few, "kept", LIGHT_RECORDS)
             progress, reports = run(contestant, rows, servers, target, size)
             for topic in (target, few):
                 kafka.delete_topic(topic)
@@ -208,36 +221,31 @@ def show(
     steps: list[float],
 ) -> None:
     table = Table(title=f"records of {size} B", title_justify="left")
-    for column in ("rows", OURS, SPARKS, "ratio (median, lowest to highest)"):
+    for column in ("rows", OURS, SPARKS, "ratio", READ_ALIKE, "ratio"):
         table.add_column(column, justify="left" if column == "rows" else "right")
     for kind in dict.fromkeys(kind for kind, _ in speeds):
-        ours, theirs = speeds[kind, OURS], speeds[kind, SPARKS]
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        table.add_row(
-            kind,
-            f"{statistics.median(ours):,.0f}/s",
-            f"{statistics.median(theirs):,.0f}/s",
-            spread(ratios),
-        )
+        told = [speeds[kind, each] for each in (OURS, SPARKS, READ_ALIKE)]
+        table.add_row(kind, *compared(told, "{:,.0f}/s"))
     if ("kept", HANDED) in speeds:
-        handed, theirs = speeds["kept", HANDED], speeds["kept", SPARKS]
-        ratios = [a / b for a, b in zip(handed, theirs, strict=True)]
-        table.add_row(
-            f"({HANDED})", f"{statistics.median(handed):,.0f}/s", "", spread(ratios), style="dim"
-        )
-    ratios = [a / b for a, b in zip(light[OURS], light[SPARKS], strict=True)]
-    table.add_row(
-        f"a batch of {LIGHT_RECORDS}",
-        f"{statistics.median(light[OURS]):.0f} ms",
-        f"{statistics.median(light[SPARKS]):.0f} ms",
-        spread(ratios),
-    )
+        told = [speeds["kept", each] for each in (HANDED, SPARKS, READ_ALIKE)]
+        table.add_row(f"({HANDED})", *compared(told, "{:,.0f}/s"), style="dim")
+    told = [light[each] for each in (OURS, SPARKS, READ_ALIKE)]
+    table.add_row(f"a batch of {LIGHT_RECORDS}", *compared(told, "{:.0f} ms"))
     console.print(table)
     ordered = sorted(steps)
     console.print(
         f"transaction steps (fence, record, decide): median {statistics.median(steps):.1f} ms, "
         f"9 of 10 below {ordered[int(len(ordered) * 0.9)]:.1f} ms"
     )
+
+
+def compared(told: list[list[float]], form: str) -> Iterator[str]:
+    """The first one's median, and those of the others with the ratio round by round."""
+    ours, *others = told
+    yield form.format(statistics.median(ours))
+    for theirs in others:
+        yield form.format(statistics.median(theirs))
+        yield spread([a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def spread(ratios: list[float]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -19,10 +19,22 @@ from pyspark.sql.types import (
 
 from sparkonce.errors import ConfigError
 
+# After each poll Spark asks for both ends of the partition, and the consumer forgets what else it
+# had fetched. So a poll takes all of a fetch, and a fetch is large; the system sizes its buffer.
+_WHOLE_FETCHES: Final = {
+    "kafka.max.poll.records": 50_000,
+    "kafka.max.partition.fetch.bytes": 4 * 1024 * 1024,
+    "kafka.receive.buffer.bytes": -1,
+}
+
 
 def read_stream(spark: SparkSession) -> DataStreamReader:
-    """`spark.readStream.format("kafka")` that leaves out what aborted transactions wrote."""
-    return spark.readStream.format("kafka").option("kafka.isolation.level", "read_committed")
+    """`spark.readStream.format("kafka")` that leaves out what aborted transactions wrote.
+
+    It reads in larger pieces than Spark does by itself; each of its options can be set again.
+    """
+    committed = {"kafka.isolation.level": "read_committed"}
+    return spark.readStream.format("kafka").options(**committed, **_WHOLE_FETCHES)
 
 
 def source(topic: str = "topic", partition: str = "partition", offset: str = "offset") -> Column:
