@@ -56,12 +56,15 @@ def test_our_own_reader_reads_what_is_committed(spark: SparkSession) -> None:
     assert not source.reads_uncommitted
 
 
-def test_our_own_reader_takes_large_pieces_unless_told_otherwise(spark: SparkSession) -> None:
+def test_our_own_reader_takes_large_pieces_and_does_not_wait_unless_told_otherwise(
+    spark: SparkSession,
+) -> None:
     reader = sparkonce.read_stream(spark).option("kafka.bootstrap.servers", SERVERS)
     reader = reader.option("subscribe", "payments").option("kafka.max.poll.records", "7")
     (source,) = reading_of(reader.load()).sources
     assert source.options["kafka.max.poll.records"] == "7"
     assert int(source.options["kafka.max.partition.fetch.bytes"]) > 2**20  # Kafka's own
+    assert int(source.options["kafka.fetch.max.wait.ms"]) < 500
 
 
 def test_other_sources_are_not_kafka(spark: SparkSession, tmp_path: Path) -> None:

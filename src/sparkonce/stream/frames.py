@@ -19,11 +19,14 @@ from pyspark.sql.types import (
 
 from sparkonce.errors import ConfigError
 
-# After each poll Spark asks for both ends of the partition, and the consumer forgets what else it
-# had fetched. So a poll takes all of a fetch, and a fetch is large; the system sizes its buffer.
-_WHOLE_FETCHES: Final = {
+# After each poll Spark asks for both ends of the partition, on the consumer's one connection. What
+# else was fetched is forgotten by that: so a poll takes all of a fetch, and a fetch is large. The
+# question waits behind the next fetch, which a broker keeps for half a second if there is nothing
+# yet to answer it with: so it keeps it for a moment only. The system sizes the socket's buffer.
+_QUICK: Final = {
     "kafka.max.poll.records": 50_000,
     "kafka.max.partition.fetch.bytes": 4 * 1024 * 1024,
+    "kafka.fetch.max.wait.ms": 5,
     "kafka.receive.buffer.bytes": -1,
 }
 
@@ -31,10 +34,11 @@ _WHOLE_FETCHES: Final = {
 def read_stream(spark: SparkSession) -> DataStreamReader:
     """`spark.readStream.format("kafka")` that leaves out what aborted transactions wrote.
 
-    It reads in larger pieces than Spark does by itself; each of its options can be set again.
+    It reads in larger pieces than Spark does by itself, and does not wait for more at the end of
+    a partition; each of its options can be set again.
     """
     committed = {"kafka.isolation.level": "read_committed"}
-    return spark.readStream.format("kafka").options(**committed, **_WHOLE_FETCHES)
+    return spark.readStream.format("kafka").options(**committed, **_QUICK)
 
 
 def source(topic: str = "topic", partition: str = "partition", offset: str = "offset") -> Column:
