@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,16 +42,18 @@ def master(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def executors(driver: int) -> list[int]:
-    """Process ids of the executors that work for a driver, told by the address they were given."""
+def executors(mark: str) -> list[int]:
+    """Process ids of executors by a mark in their environment: others may run beside them."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
                 command = (entry / "cmdline").read_bytes().split(b"\0")
+                environment = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in command:
+            is_executor = b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in command
+            if is_executor and f"TEST_MARK={mark}".encode() in environment:
                 found.append(int(entry.name))
     return sorted(found)
 
@@ -65,16 +68,21 @@ def test_jobs_on_a_cluster_with_an_executor_killed_in_mid_batch(
 ) -> None:
     """Keyless and keyed rows and state; a task is held, its executor killed, the attempt given up
     and the batch run again on another."""
+    mark = uuid.uuid4().hex
+    context = {"spark.executorEnv.TEST_MARK": mark}
     jobs = [
-        safe_job(kind="keyed", hold_at="produce:first", hold_time=2, master=master),
+        safe_job(
+            kind="keyed", hold_at="produce:first", hold_time=2, master=master, context=context
+        ),
         safe_job(kind="counting", master=master),
         safe_job(kind="keyless", master=master),
     ]
     held = jobs[0]
     with apart(jobs) as driver:
-        before = executors(driver.pid)
+        before = executors(mark)
         assert len(before) == 2
         victim = int(held.held.read_text())
+        assert victim in before
         os.kill(victim, signal.SIGKILL)
         held.release()
         ended(driver, held)
