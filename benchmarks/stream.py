@@ -1,6 +1,7 @@
 """Kafka to Kafka through Spark: exactly once through sparkonce beside Spark's own sink.
 
     scripts/bench stream [--rounds 3] [--warm-up 4] [--size 1000 --size 100] [--megabytes 400]
+                         [--batches 8]
 
 One run, one broker, one Spark session, the same records out of the same topic. Contestants:
 sparkonce (exactly once) as its documentation shows it, read by `sparkonce.read_stream`; Spark's own
@@ -12,23 +13,25 @@ nowhere.
 
 Each turn reads the whole topic in batches, and its speed is that of its median batch, start to end
 as Spark itself reports it. Rounds before the first are not counted: it takes the JVM a minute or
-two of such work until it has compiled what it runs. A last line has the time of a batch of a
-hundred records. The order changes from round to round; what counts are the ratios.
+two of such work until it has compiled what it runs. The last lines have the time of a batch of a
+hundred records: of a topic that has many more, and of one that has just these, as under light load.
+The order changes from round to round; what counts are the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from rich.console import Console
 from rich.table import Table
@@ -40,10 +43,11 @@ from sparkonce.stream.handover import Handover
 from sparkonce.stream.report import BatchReport
 
 PARTITIONS = 8
-BATCHES = 8
 WARM_UP = 2
 LIGHT_RECORDS = 100
-LIGHT_BATCHES = 25
+LIGHT_BATCHES, LIGHT_WARM_UP = 25, 5
+LIVE_BATCHES, LIVE_WARM_UP = 10, 3
+MANY, JUST = f"{LIGHT_RECORDS} of many", f"{LIGHT_RECORDS} that just came"
 KEEP_LITTLE = {
     "segment.bytes": str(64 * 1024 * 1024),
     "retention.bytes": str(64 * 1024 * 1024),
@@ -64,7 +68,7 @@ class Reports:
 
 
 def fill(servers: str, topic: str, size: int, count: int) -> None:
-    rows = 8 * 1024 * 1024 // size
+    rows = min(count, 8 * 1024 * 1024 // size)
     noise = os.urandom(rows * (size - 8))
     step = size - 8
     with Producer({"bootstrap.servers": servers}) as producer:
@@ -95,12 +99,12 @@ def frame(
     return rows.selectExpr("substring(value, 5, 4) as key", "value")
 
 
-def run(
-    contestant: str, rows: DataFrame, servers: str, target: str, size: int
-) -> tuple[list, list]:
-    """Spark's own report of each batch, and ours where there is one."""
+@contextmanager
+def query_of(
+    contestant: str, rows: DataFrame, servers: str, target: str, size: int, **trigger: bool
+) -> Iterator[tuple[StreamingQuery, Reports]]:
+    """A query that runs, and our own reports of its batches where there are any."""
     reports = Reports()
-    folder = tempfile.mkdtemp(prefix="sparkonce-bench-")
     to_kafka = {"kafka.bootstrap.servers": servers, "topic": target}
     if contestant == OURS:
         writer = sparkonce.write_stream(rows).options(**to_kafka).listener(reports)
@@ -109,10 +113,33 @@ def run(
         writer = rows.writeStream.format("kafka").options(**to_kafka)
     else:
         writer = rows.writeStream.foreachBatch(handing_over(size))
-    query = writer.option("checkpointLocation", folder).trigger(availableNow=True).start()
-    query.awaitTermination()
-    shutil.rmtree(folder)
-    return list(query.recentProgress), reports.all
+    if trigger:
+        writer = writer.trigger(**trigger)
+    with tempfile.TemporaryDirectory(prefix="sparkonce-bench-") as folder:
+        query = writer.option("checkpointLocation", folder).start()
+        yield query, reports
+        query.stop()
+
+
+def run(
+    contestant: str, rows: DataFrame, servers: str, target: str, size: int
+) -> tuple[list, list]:
+    """Spark's own report of each batch until all is read, and ours where there is one."""
+    with query_of(contestant, rows, servers, target, size, availableNow=True) as (query, reports):
+        query.awaitTermination()
+        return list(query.recentProgress), reports.all
+
+
+def run_live(
+    contestant: str, rows: DataFrame, servers: str, source: str, target: str, size: int
+) -> list:
+    """The same of a query that has read everything when a few records more are written."""
+    with query_of(contestant, rows, servers, target, size) as (query, _):
+        for _ in range(LIVE_BATCHES):
+            query.processAllAvailable()
+            fill(servers, source, size, LIGHT_RECORDS)
+        query.processAllAvailable()
+        return [each for each in query.recentProgress if each["numInputRows"]]
 
 
 def handing_over(size: int) -> Callable[[DataFrame, int], None]:
@@ -145,6 +172,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=4, help="rounds before the first")
     parser.add_argument("--size", type=int, action="append", help="bytes of a record's value")
     parser.add_argument("--megabytes", type=int, default=400, help="in the source topic")
+    parser.add_argument("--batches", type=int, default=8, help="in which it is read")
     parser.add_argument("--kind", action="append", help="kept, keyless, rekeyed")
     arguments = parser.parse_args()
     console = Console()
@@ -170,7 +198,7 @@ def measure(
     kafka.create_topic(source, PARTITIONS)
     fill(servers, source, size, count)
     speeds: dict[tuple[str, str], list[float]] = {}
-    light: dict[str, list[float]] = {}
+    light: dict[tuple[str, str], list[float]] = {}
     steps: list[float] = []
     turn = 0
     for number in range(-arguments.warm_up, arguments.rounds):
@@ -181,7 +209,7 @@ def measure(
                 target = f"target-{size}-{turn}"
                 kafka.create_topic(target, PARTITIONS, config=KEEP_LITTLE)
                 from_kafka = reader(contestant, spark)
-                rows = frame(from_kafka, servers, source, kind, count // BATCHES)
+                rows = frame(from_kafka, servers, source, kind, count // arguments.batches)
                 progress, reports = run(contestant, rows, servers, target, size)
                 speed = statistics.median(
                     each["numInputRows"] / each["durationMs"]["triggerExecution"] * 1000
@@ -197,18 +225,22 @@ def measure(
         for contestant in all_three if number % 2 else reversed(all_three):
             turn += 1
             target, few = f"target-{size}-{turn}", f"few-{size}-{turn}"
-            kafka.create_topic(target, PARTITIONS)
-            kafka.create_topic(few, PARTITIONS)
+            live_target = f"{target}-live"
+            for topic in (target, live_target, few):
+                kafka.create_topic(topic, PARTITIONS)
             fill(servers, few, size, LIGHT_RECORDS * LIGHT_BATCHES)
             rows = frame(reader(contestant, spark), servers, few, "kept", LIGHT_RECORDS)
-            progress, reports = run(contestant, rows, servers, target, size)
-            for topic in (target, few):
+            behind, reports = run(contestant, rows, servers, target, size)
+            rows = frame(reader(contestant, spark), servers, few, "kept", 1_000_000)
+            live = run_live(contestant, rows, servers, few, live_target, size)
+            for topic in (target, live_target, few):
                 kafka.delete_topic(topic)
             if number < 0:
                 continue
-            times = [each["durationMs"]["triggerExecution"] for each in progress[5:]]
-            light.setdefault(contestant, []).append(statistics.median(times))
-            steps += [report.transaction_ms for report in reports[5:]]
+            for what, batches in ((MANY, behind[LIGHT_WARM_UP:]), (JUST, live[LIVE_WARM_UP:])):
+                times = [each["durationMs"]["triggerExecution"] for each in batches]
+                light.setdefault((what, contestant), []).append(statistics.median(times))
+            steps += [report.transaction_ms for report in reports[LIGHT_WARM_UP:]]
     kafka.delete_topic(source)
     show(console, size, speeds, light, steps)
 
@@ -217,7 +249,7 @@ def show(
     console: Console,
     size: int,
     speeds: dict[tuple[str, str], list[float]],
-    light: dict[str, list[float]],
+    light: dict[tuple[str, str], list[float]],
     steps: list[float],
 ) -> None:
     table = Table(title=f"records of {size} B", title_justify="left")
@@ -229,8 +261,9 @@ def show(
     if ("kept", HANDED) in speeds:
         told = [speeds["kept", each] for each in (HANDED, SPARKS, READ_ALIKE)]
         table.add_row(f"({HANDED})", *compared(told, "{:,.0f}/s"), style="dim")
-    told = [light[each] for each in (OURS, SPARKS, READ_ALIKE)]
-    table.add_row(f"a batch of {LIGHT_RECORDS}", *compared(told, "{:.0f} ms"))
+    for what in (MANY, JUST):
+        told = [light[what, each] for each in (OURS, SPARKS, READ_ALIKE)]
+        table.add_row(f"a batch of {what}", *compared(told, "{:.0f} ms"))
     console.print(table)
     ordered = sorted(steps)
     console.print(

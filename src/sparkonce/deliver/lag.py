@@ -15,6 +15,8 @@ from sparkonce.deliver.store import Sources
 from sparkonce.stream.sources import Source
 
 _KAFKA = "kafka."
+_CONNECTING = ("bootstrap.servers", "client.", "sasl.", "security.", "ssl.")
+"""What of a source's settings is needed here; how it reads is not, and has other names there."""
 _log = logging.getLogger("sparkonce.deliver")
 
 
@@ -42,9 +44,8 @@ class Lag:
                 given = {
                     name.removeprefix(_KAFKA): value
                     for name, value in source.options.items()
-                    if name.startswith(_KAFKA)
+                    if name.removeprefix(_KAFKA).startswith(_CONNECTING)
                 }
-                given.pop("group.id", None)
                 try:
                     return cls(pipeline, given)
                 except KafkaException as error:
