@@ -52,14 +52,43 @@ def test_rows_stay_where_they_are_and_take_turns_only_where_they_must(
     assert sorted(values(job.servers, job.target)) == EXPECTED
 
 
+@pytest.mark.parametrize(("partitions", "tasks"), [(2, [2, 2, 2]), (4, [4, 2, 2])])
 def test_more_tasks_than_partitions_write_side_by_side_without_an_exchange(
+    spark: SparkSession, new_job: MakeJob, kafka: LocalKafka, partitions: int, tasks: list[int]
+) -> None:
+    """And where the last batch was small, one for each of the two cores is enough."""
+    job = new_job()
+    with a_topic(kafka, partitions=partitions) as target:
+        reports = write(job, job.read(spark).select("value"), topic=target)
+        assert [report.tasks for report in reports] == tasks
+        assert sorted(values(job.servers, target)) == EXPECTED
+
+
+def test_what_an_aborted_transaction_wrote_is_read_only_by_those_who_ask_for_it(
     spark: SparkSession, new_job: MakeJob, kafka: LocalKafka
 ) -> None:
-    job = new_job()
-    with a_topic(kafka, partitions=2) as target:
-        reports = write(job, job.read(spark).select("value"), topic=target)
-        assert [report.tasks for report in reports] == [2, 1, 1], "less work takes fewer tasks"
-        assert sorted(values(job.servers, target)) == EXPECTED
+    job, other = new_job(count=0), new_job(count=0)
+    good, bad = ([f"{kind} {number}".encode() for number in range(20)] for kind in ("ok", "no"))
+    with a_producer(kafka) as producer:
+        for values_of_it, end in (
+            (good, producer.commit_transaction),
+            (bad, producer.abort_transaction),
+        ):
+            producer.begin_transaction()
+            for value in values_of_it:
+                producer.produce(job.source, value)
+            producer.flush()
+            end()
+    write(job, job.read(spark).select("value"))
+    assert sorted(values(job.servers, job.target)) == sorted(good)
+    uncommitted = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", job.servers)
+        .option("subscribe", job.source)
+        .option("startingOffsets", "earliest")
+    )
+    write(other, uncommitted.load().select("value"))
+    assert sorted(values(other.servers, other.target)) == sorted(good + bad)
 
 
 def test_keyed_rows_land_where_javas_partitioner_would_put_them(

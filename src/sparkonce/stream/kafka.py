@@ -211,10 +211,13 @@ class KafkaSink:
         )
 
     def _enough_tasks(self) -> int | None:
-        """While batches are small, as the last one was, a task costs more than its records."""
+        """While batches are small, as the last one was, a task costs more than its records.
+
+        But reading costs something for each partition, however little it has: one task for a core.
+        """
         if self._last_records is None or self._last_records > _SMALL_TASK_RECORDS * self._cores:
             return None
-        return 1 + self._last_records // _SMALL_TASK_RECORDS
+        return self._cores
 
     def _order(self, layout: Layout) -> Order:
         guarantee = self._settings.guarantee
