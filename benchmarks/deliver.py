@@ -9,8 +9,8 @@ PostgreSQL, exactly once and at least once; Spark's own JDBC sink (at least once
 driver's reWriteBatchedInserts, and behind `sparkonce.read_stream`, by which sparkonce's own rows
 are read; sparkonce into DuckDB, exactly once. Two lines are no contestants: the same rows read so
 and thrown away, and DuckDB's own load of them from Parquet, in one statement and without Spark. A
-turn's speed is that of its median batch, start to end as Spark
-itself reports it; rounds before the first are not counted, until the JVM has compiled what it runs.
+turn's speed is that of its median batch, start to end as Spark itself reports it; rounds before the
+first are not counted, until the JVM has compiled what it runs.
 Afterwards the table is asked for its rows: a wrong number is an error. The order changes from round
 to round; what counts are the ratios. Goals are printed, not enforced. "write + commit" are
 sparkonce's own steps of a batch: exactly once loads in the second of them, at least once in the

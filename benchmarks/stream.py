@@ -32,7 +32,6 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamReader
 from rich.console import Console
 from rich.table import Table
 
@@ -83,8 +82,11 @@ def fill(servers: str, topic: str, size: int, count: int) -> None:
 
 
 def frame(
-    reader: DataStreamReader, servers: str, topic: str, kind: str, per_batch: int
+    contestant: str, spark: SparkSession, servers: str, topic: str, kind: str, per_batch: int
 ) -> DataFrame:
+    """Read as the documentation of each shows it: Spark's way, or by our reader."""
+    of_spark = contestant == SPARKS
+    reader = spark.readStream.format("kafka") if of_spark else sparkonce.read_stream(spark)
     rows = (
         reader.option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
@@ -160,12 +162,6 @@ def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return iter(())
 
 
-def reader(contestant: str, spark: SparkSession) -> DataStreamReader:
-    return (
-        spark.readStream.format("kafka") if contestant == SPARKS else sparkonce.read_stream(spark)
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
@@ -208,8 +204,8 @@ def measure(
                 turn += 1
                 target = f"target-{size}-{turn}"
                 kafka.create_topic(target, PARTITIONS, config=KEEP_LITTLE)
-                from_kafka = reader(contestant, spark)
-                rows = frame(from_kafka, servers, source, kind, count // arguments.batches)
+                per_batch = count // arguments.batches
+                rows = frame(contestant, spark, servers, source, kind, per_batch)
                 progress, reports = run(contestant, rows, servers, target, size)
                 speed = statistics.median(
                     each["numInputRows"] / each["durationMs"]["triggerExecution"] * 1000
@@ -229,9 +225,9 @@ def measure(
             for topic in (target, live_target, few):
                 kafka.create_topic(topic, PARTITIONS)
             fill(servers, few, size, LIGHT_RECORDS * LIGHT_BATCHES)
-            rows = frame(reader(contestant, spark), servers, few, "kept", LIGHT_RECORDS)
+            rows = frame(contestant, spark, servers, few, "kept", LIGHT_RECORDS)
             behind, reports = run(contestant, rows, servers, target, size)
-            rows = frame(reader(contestant, spark), servers, few, "kept", 1_000_000)
+            rows = frame(contestant, spark, servers, few, "kept", 1_000_000)
             live = run_live(contestant, rows, servers, few, live_target, size)
             for topic in (target, live_target, few):
                 kafka.delete_topic(topic)

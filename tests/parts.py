@@ -1,10 +1,11 @@
-"""Topics and producers that go with their test."""
+"""Topics and producers that go with their test, and processes that can be told from others'."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sparkonce import TransactionalProducer
@@ -33,3 +34,19 @@ def a_producer(cluster: LocalKafka, **settings: Any) -> Iterator[TransactionalPr
     with TransactionalProducer(own | named) as producer:
         producer.init_transactions()
         yield producer
+
+
+def marked_processes(mark: str) -> dict[int, list[str]]:
+    """Those that have `mark` (NAME=value) in their environment, with their command lines.
+
+    Whatever a marked process starts inherits it, however far away in the tree of processes.
+    """
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            # A process that is dead, and not yet buried, has neither.
+            if mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found[int(process.name)] = (process / "cmdline").read_text().split("\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # ended just now, or somebody else's
+    return found

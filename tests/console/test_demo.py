@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from parts import marked_processes
+
 _DEMO = [sys.executable, "-c", "from sparkonce.console.app import main; main()", "demo"]
 RECORDS = 2000
 
@@ -31,15 +33,7 @@ class Marked:
 
     def processes(self) -> list[str]:
         """The command lines of those that run now."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                # A process that is dead, and not yet buried, has neither.
-                if self._mark.encode() in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_text().replace("\0", " "))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue  # ended just now, or somebody else's
-        return found
+        return [" ".join(command) for command in marked_processes(self._mark).values()]
 
     def wait_until_gone(self, timeout_s: float = 20) -> None:
         # Spark's Python workers end by themselves when their JVM has, a moment later.

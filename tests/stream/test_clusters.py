@@ -15,6 +15,7 @@ import pytest
 
 from jobs import Job, apart
 from oracle import hanging, values
+from parts import marked_processes
 from sparkonce.local import LocalKafka
 from sparkonce.local.spark import LocalSpark
 from stream_jobs import EXPECTED, MakeJob, jobs_on
@@ -43,19 +44,9 @@ def master(request: pytest.FixtureRequest) -> str:
 
 
 def executors(mark: str) -> list[int]:
-    """Process ids of executors by a mark in their environment: others may run beside them."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().split(b"\0")
-                environment = (entry / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            is_executor = b"org.apache.spark.executor.CoarseGrainedExecutorBackend" in command
-            if is_executor and f"TEST_MARK={mark}".encode() in environment:
-                found.append(int(entry.name))
-    return sorted(found)
+    """Their process ids."""
+    backend = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+    return sorted(pid for pid, command in marked_processes(mark).items() if backend in command)
 
 
 def ended(process: object, job: Job) -> None:
@@ -69,7 +60,7 @@ def test_jobs_on_a_cluster_with_an_executor_killed_in_mid_batch(
     """Keyless and keyed rows and state; a task is held, its executor killed, the attempt given up
     and the batch run again on another."""
     mark = uuid.uuid4().hex
-    context = {"spark.executorEnv.TEST_MARK": mark}
+    context = {"spark.executorEnv.SPARKONCE_TEST_MARK": mark}
     jobs = [
         safe_job(
             kind="keyed", hold_at="produce:first", hold_time=2, master=master, context=context
@@ -79,7 +70,7 @@ def test_jobs_on_a_cluster_with_an_executor_killed_in_mid_batch(
     ]
     held = jobs[0]
     with apart(jobs) as driver:
-        before = executors(mark)
+        before = executors(f"SPARKONCE_TEST_MARK={mark}")
         assert len(before) == 2
         victim = int(held.held.read_text())
         assert victim in before
