@@ -55,6 +55,11 @@ class CheckpointFolder:
         self._spark = spark
         self._files: _Files = _files(spark, location)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of a local disk, or mounted like one."""
+        return isinstance(self._files, _LocalFiles)
+
     def read(self) -> Checkpoint:
         metadata = self._files.read("metadata")
         return Checkpoint(

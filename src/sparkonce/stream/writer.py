@@ -26,6 +26,7 @@ from sparkonce.stream.history import History
 from sparkonce.stream.metrics import MetricsListener
 from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
+from sparkonce.stream.renaming import renaming_plainly
 from sparkonce.stream.report import Listener, Listeners, LogListener
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
@@ -153,7 +154,8 @@ class StreamWriter(Options):
                 kafka_sources=[source.is_kafka for source in reading.sources],
                 last=last,
             )
-            query = self._start(pipeline, location)
+            with renaming_plainly(spark, is_local=folder.is_local):
+                query = self._start(pipeline, location)
         except BaseException:
             sink.close()
             raise
