@@ -27,7 +27,9 @@ from sparkonce.deliver.settings import TableSettings
 from sparkonce.errors import ConfigError
 
 DELETED, SEQUENCE, BAD, ROW = "_deleted", "_sequence", "_bad", "_row"
-_BESIDE = (DELETED, SEQUENCE, BAD, ROW)
+RANK = "_rank"
+"""Which of the rows of a key is the newest, while they are moved."""
+_RESERVED = (DELETED, SEQUENCE, BAD, ROW, RANK)
 _DEAD_LETTER = "dead_letter"
 
 NESTED = (ArrayType, MapType, StructType, VariantType)
@@ -121,7 +123,7 @@ def _check_names(names: Sequence[str], settings: TableSettings) -> None:
     for name in names:
         if lower.count(name.lower()) > 1:
             raise ConfigError(f"there are several columns {name!r}: drop or rename all but one")
-        if name.lower() in _BESIDE or name.lower() == "_task":
+        if name.lower() in _RESERVED:
             raise ConfigError(f"column {name!r} has a name that sparkonce needs: rename it")
     asked = {
         "keyColumns": settings.keys,

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from sparkonce.deliver.columns import BAD, DELETED, ROW, SEQUENCE, Columns
+from sparkonce.deliver.columns import BAD, DELETED, RANK, ROW, SEQUENCE, Columns
 from sparkonce.deliver.row import COLUMNS as LEDGER
 
-RANK = "_rank"
 _PARTS = re.compile(r'"(?:[^"]|"")+"|[^."]+')
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import psycopg
 
-from sparkonce.deliver.columns import DELETED
-from sparkonce.deliver.postgres.stage import TASK
-from sparkonce.deliver.sql import RANK, Move, literal, quoted
+from sparkonce.deliver.columns import DELETED, RANK
+from sparkonce.deliver.sql import Move, literal, quoted
 from sparkonce.postgresql import Connection
 
 _COUNT = "sparkonce.refused"
@@ -31,7 +30,7 @@ def insert_or_set_aside(connection: Connection, move: Move, dead: str, pipeline:
 def _one_by_one(move: Move, dead: str, pipeline: str) -> str:
     values = ", ".join(move.value(name, f"r.{quoted(name)}") for name in move.columns.names)
     kept = f" WHERE NOT n.{DELETED}" if DELETED in move.columns.beside else ""
-    beside = ", ".join(literal(name) for name in (*move.columns.beside, TASK, RANK))
+    beside = ", ".join(literal(name) for name in (*move.columns.beside, RANK))
     return f"""DO $sparkonce$
 DECLARE
   r record;

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sparkonce.deliver import sql
 from sparkonce.deliver.columns import BAD, DELETED, ROW, SEQUENCE, Columns
-from sparkonce.deliver.postgres.stage import TASK
+from sparkonce.deliver.postgres.stage import staged_by
 from sparkonce.deliver.postgres.types import staged_type_of, type_of
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Part
@@ -63,15 +63,14 @@ class Layout:
         columns = [
             *(f"{sql.quoted(name)} {word}" for name, word in types.items()),
             *(f"{name} {beside[name]}" for name in self.columns.beside),
-            f"{TASK} bigint",
         ]
         return f"CREATE {kind} TABLE {name} ({', '.join(columns)})"
 
     def move(self, parts: Sequence[Part]) -> sql.Move:
         """Of what the tasks that count have staged; all of an attempt are in one table."""
-        tasks = ", ".join(str(part.task) for part in parts)
-        stage = self.in_schema(parts[0].name)
-        return self.move_from(f"(SELECT * FROM {stage} WHERE {TASK} IN ({tasks}))")
+        name, transactions = staged_by([part.name for part in parts])
+        counting = ", ".join(f"'{each}'::xid" for each in transactions)
+        return self.move_from(f"(SELECT * FROM {self.in_schema(name)} WHERE xmin IN ({counting}))")
 
     def move_from(self, staged: str) -> sql.Move:
         return sql.Move(self.table, self.columns, staged, self.casts, upserts=self.settings.upserts)

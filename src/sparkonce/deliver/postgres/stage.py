@@ -1,9 +1,13 @@
-"""On executors: rows by COPY into the attempt's unlogged table, each with the task it came from."""
+"""On executors: rows by COPY into the attempt's unlogged table, one transaction for a task.
+
+By its number, which the server keeps with every row (`xmin`), the rows of a task are known from
+those of others: they need no column of their own for that.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +18,8 @@ import pyarrow.compute as pc
 from sparkonce.deliver.columns import BAD, ROW
 from sparkonce.errors import EncodeError
 
-TASK = "_task"
 _NUL = "\0"
+_AT = "@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +29,33 @@ class PostgresStage:
     table: str
 
     def __call__(self, task: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:
-        staged = schema.append(pa.field(TASK, pa.int64()))
         failures: list[Exception] = []
-        reader = pa.RecordBatchReader.from_batches(staged, _rows(batches, task, failures))
+        reader = pa.RecordBatchReader.from_batches(schema, _rows(batches, failures))
         connection = _connection(self.url, self.table)
         try:
             with connection.cursor() as cursor:
                 cursor.adbc_ingest(self.table, reader, mode="append", db_schema_name=self.schema)
+                cursor.execute("SELECT pg_current_xact_id()::xid::text")
+                (transaction,) = cursor.fetchone()
             connection.commit()
         except BaseException:
             _connections.pop(self.url).close()
             if failures:  # ADBC wraps what happened on the way to it in words of its own
                 raise failures[0] from None
             raise
-        return self.table
+        return f"{self.table}{_AT}{transaction}"
 
 
-def _rows(
-    batches: Iterator[pa.RecordBatch], task: int, failures: list[Exception]
-) -> Iterator[pa.RecordBatch]:
+def staged_by(places: Sequence[str]) -> tuple[str, list[str]]:
+    """The attempt's table, and the transactions that wrote what counts of it."""
+    found = [place.rpartition(_AT) for place in places]
+    return found[0][0], [transaction for _, _, transaction in found]
+
+
+def _rows(batches: Iterator[pa.RecordBatch], failures: list[Exception]) -> Iterator[pa.RecordBatch]:
     try:
         for batch in batches:
-            yield _with_task(_without_nul(batch), task)
+            yield _without_nul(batch)
     except Exception as error:
         failures.append(error)
         raise
@@ -73,10 +82,6 @@ def _named(connection: Any, name: str) -> Any:
         cursor.execute(f"SET application_name = '{name}'")
     connection.commit()
     return connection
-
-
-def _with_task(batch: pa.RecordBatch, task: int) -> pa.RecordBatch:
-    return batch.append_column(TASK, pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows))
 
 
 def _without_nul(batch: pa.RecordBatch) -> pa.RecordBatch:
