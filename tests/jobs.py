@@ -24,6 +24,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sparkonce
+from sparkonce.verify.child import INTERPRETED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +133,11 @@ def apart(jobs: Sequence[Job], timeout_s: float = 110) -> Iterator[subprocess.Po
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, __file__, json.dumps([asdict(job) for job in jobs])],
-            env=os.environ | {"PYTHONPATH": f"{folder}:{folder.parent / 'src'}"},
+            env=os.environ
+            | {
+                "PYTHONPATH": f"{folder}:{folder.parent / 'src'}",
+                "PYSPARK_SUBMIT_ARGS": f"{INTERPRETED} pyspark-shell",
+            },
             stdout=output,
             stderr=output,
             text=True,

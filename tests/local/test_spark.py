@@ -38,23 +38,13 @@ def is_running(pid: int) -> bool:
     return state != "Z"  # ended, but its new parent hasn't looked yet
 
 
-# All JVMs here live for seconds: compiling thoroughly doesn't pay.
-_QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-_ENVIRONMENT = {
-    **os.environ,
-    "JDK_JAVA_OPTIONS": _QUICK_JAVA,
-    "PYSPARK_PYTHON": sys.executable,
-}
+_ENVIRONMENT = {**os.environ, "PYSPARK_PYTHON": sys.executable}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalSpark]:
-    spark = LocalSpark(workers=2)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", _QUICK_JAVA)
-        spark.start()
-    yield spark
-    spark.stop()
+    with LocalSpark(workers=2) as spark:
+        yield spark
 
 
 def start(program: str, *args: str | Path) -> subprocess.Popen[str]:

@@ -20,6 +20,7 @@ from rich.markup import escape
 from sparkonce.console.course import CourseView
 from sparkonce.errors import ConfigError
 from sparkonce.local.jars import KAFKA_VERSION, broker_jars
+from sparkonce.local.java import short_lived_variable
 from sparkonce.verify.campaign import Campaign, Wish
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
@@ -118,8 +119,7 @@ def verify(
       sparkonce verify --replay 17                  trial 17 of the book again
     """
     console = Console()
-    # JVMs that live for minutes at most: brokers, tools and Spark without their second compiler.
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+    os.environ.update(short_lived_variable())  # for brokers, tools and Spark
     broker_jars()  # here, because its progress bar and the matrix can't share the screen
     if fresh:
         json.unlink(missing_ok=True)

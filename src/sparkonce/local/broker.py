@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from sparkonce.errors import LocalError
+from sparkonce.local.java import names_collector
 from sparkonce.local.jvm import Jvm
 from sparkonce.local.ports import HOST, is_free
 from sparkonce.local.properties import LOG4J2, Layout, Node, server_properties
@@ -20,8 +21,8 @@ _LOG_LINES_SHOWN = 25
 _FULL_BYTES = 64 * 1024
 
 # Kafka's own choice of collector and pauses, as its start script has it.
-_COLLECTOR = (
-    "-XX:+UseG1GC",
+_COLLECTOR = "-XX:+UseG1GC"
+_PAUSES = (
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
@@ -96,7 +97,9 @@ class Broker:
                 raise LocalError(_port_taken(self.node.node_id, port))
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
         heap = f"-Xmx{self._layout.heap_mb}m"
-        options = [heap, *_COLLECTOR, *self._layout.java_options]
+        options = [heap, *_PAUSES, *self._layout.java_options]
+        if not names_collector(options):  # a JVM that is told of two refuses to start
+            options.append(_COLLECTOR)
         if self._scratch is not None:
             # What a JVM that is killed leaves lying about goes with the cluster.
             options.append(f"-Djava.io.tmpdir={self.folder}")

