@@ -15,12 +15,9 @@ from pyspark.sql import SparkSession
 import jobs
 import sparkonce
 from sparkonce.local import LocalKafka, LocalPostgres
+from sparkonce.local.java import short_lived_variable
 
-# JVMs that live for seconds: without their second compiler they need a quarter less time. Hadoop
-# starts a process for each file of a checkpoint, and the older way of doing that is quicker.
-os.environ.setdefault(
-    "JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -Djdk.lang.Process.launchMechanism=VFORK"
-)
+os.environ.update(short_lived_variable())
 
 # Kept in the environment for the processes that share this run's tests.
 _SEED = int(os.environ.setdefault("SPARKONCE_SEED", str(random.SystemRandom().randrange(2**32))))
@@ -104,6 +101,8 @@ def postgres_schema(postgres: LocalPostgres) -> Iterator[str]:
     with psycopg.connect(postgres.url, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {name}")
         yield name
+        # A test that failed may have left a transaction open: say so, don't wait for its end.
+        connection.execute("SET lock_timeout = '10s'")
         connection.execute(f"DROP SCHEMA {name} CASCADE")
 
 
