@@ -20,13 +20,13 @@ import duckdb
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+from contest import Reports, handing_over, reader
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sparkonce
 from sparkonce import Producer
 from sparkonce.local import LocalPostgres
-from sparkonce.stream.report import BatchReport
 
 TOPIC, PARTITIONS = "source", 8
 WARM_UP = 2
@@ -49,16 +49,7 @@ JDBC_READ_ALIKE = "PostgreSQL, JDBC, our reader"
 DUCKDB = "DuckDB, exactly once"
 BULK = "(DuckDB's own load)"
 READ = "(read only)"
-
-
-@dataclass(frozen=True, slots=True)
-class Reports:
-    """Where the time of sparkonce's batches went."""
-
-    all: list[BatchReport] = field(default_factory=list)
-
-    def on_batch(self, report: BatchReport) -> None:
-        self.all.append(report)
+HANDED = "(handed to Python only)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +117,9 @@ def fill(servers: str, count: int, per_file: int, folder: Path) -> None:
 
 
 def frame(contestant: str, spark: SparkSession, servers: str, per_batch: int) -> DataFrame:
-    """Read as the documentation of each shows it: Spark's way, or by our reader."""
-    of_spark = contestant in (JDBC, JDBC_REWRITTEN)
-    reader = spark.readStream.format("kafka") if of_spark else sparkonce.read_stream(spark)
     return (
-        reader.option("kafka.bootstrap.servers", servers)
+        reader(spark, as_spark_comes=contestant in (JDBC, JDBC_REWRITTEN))
+        .option("kafka.bootstrap.servers", servers)
         .option("kafka.isolation.level", "read_committed")
         .option("subscribe", TOPIC)
         .option("startingOffsets", "earliest")
@@ -176,6 +165,8 @@ def by_jdbc(more: str) -> Contestant:
     return by_batch(write)
 
 
+hand_over = handing_over(row_bytes=100)
+
 STREAMS = {
     EXACTLY: by_sparkonce("postgres", "exactly_once"),
     AT_LEAST: by_sparkonce("postgres", "at_least_once"),
@@ -184,6 +175,7 @@ STREAMS = {
     JDBC_READ_ALIKE: by_jdbc(""),
     DUCKDB: by_sparkonce("duckdb", "exactly_once"),
     READ: by_batch(lambda batch, _: batch.write.format("noop").mode("overwrite").save()),
+    HANDED: by_batch(lambda batch, _: hand_over(batch)),
 }
 
 

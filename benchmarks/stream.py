@@ -25,11 +25,12 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+from contest import Reports, handing_over, reader
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
@@ -38,8 +39,6 @@ from rich.table import Table
 import sparkonce
 from sparkonce import Producer
 from sparkonce.local import LocalKafka
-from sparkonce.stream.handover import Handover
-from sparkonce.stream.report import BatchReport
 
 PARTITIONS = 8
 WARM_UP = 2
@@ -56,14 +55,6 @@ SWEEP = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": 
 OURS, SPARKS = "sparkonce, exactly once", "Spark's own, at least once"
 READ_ALIKE = "Spark's own behind our reader"
 HANDED = "handed to Python only"
-
-
-class Reports:
-    def __init__(self) -> None:
-        self.all: list[BatchReport] = []
-
-    def on_batch(self, report: BatchReport) -> None:
-        self.all.append(report)
 
 
 def fill(servers: str, topic: str, size: int, count: int) -> None:
@@ -84,11 +75,9 @@ def fill(servers: str, topic: str, size: int, count: int) -> None:
 def frame(
     contestant: str, spark: SparkSession, servers: str, topic: str, kind: str, per_batch: int
 ) -> DataFrame:
-    """Read as the documentation of each shows it: Spark's way, or by our reader."""
-    of_spark = contestant == SPARKS
-    reader = spark.readStream.format("kafka") if of_spark else sparkonce.read_stream(spark)
     rows = (
-        reader.option("kafka.bootstrap.servers", servers)
+        reader(spark, as_spark_comes=contestant == SPARKS)
+        .option("kafka.bootstrap.servers", servers)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", per_batch)
@@ -114,7 +103,8 @@ def query_of(
     elif contestant in (SPARKS, READ_ALIKE):
         writer = rows.writeStream.format("kafka").options(**to_kafka)
     else:
-        writer = rows.writeStream.foreachBatch(handing_over(size))
+        hand_over = handing_over(size)
+        writer = rows.writeStream.foreachBatch(lambda batch, _: hand_over(batch))
     if trigger:
         writer = writer.trigger(**trigger)
     with tempfile.TemporaryDirectory(prefix="sparkonce-bench-") as folder:
@@ -142,24 +132,6 @@ def run_live(
             fill(servers, source, size, LIGHT_RECORDS)
         query.processAllAvailable()
         return [each for each in query.recentProgress if each["numInputRows"]]
-
-
-def handing_over(size: int) -> Callable[[DataFrame, int], None]:
-    """As sparkonce has it done: as many rows at once."""
-    handover = Handover()
-    handover.learn(1, size)
-
-    def hand_over(batch: DataFrame, _: int) -> None:
-        with handover.in_force(batch.sparkSession):
-            batch.mapInArrow(drop, "none int").collect()
-
-    return hand_over
-
-
-def drop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        pass
-    return iter(())
 
 
 def main() -> None:
