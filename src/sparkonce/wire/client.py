@@ -63,6 +63,7 @@ class Client:
         self._calls_lock = threading.Lock()
         self._asleep = False
         self._stopping = False
+        self._ended: BrokerError | None = None
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -73,13 +74,16 @@ class Client:
     # -- from any thread ------------------------------------------------------------------
 
     def post(self, call: Callable[[], None]) -> None:
-        """Run `call` on the loop."""
+        """Run `call` on the loop. Raises when there is none any more."""
+        # Woken under the lock: the loop may find the call by itself, and stop, before the byte
+        # is on its way.
         with self._calls_lock:
+            if self._ended:
+                raise self._ended
             self._calls.append(call)
-            if not self._asleep:
-                return
-            self._asleep = False
-        self._wake_out.send(b"\0")
+            if self._asleep:
+                self._asleep = False
+                self._wake_out.send(b"\0")
 
     def do(self, call: Callable[[], None]) -> None:
         """Run `call` on the loop and wait until it is done."""
@@ -139,7 +143,7 @@ class Client:
         return all(link is not None and isinstance(link.last_error, kind) for link in links)
 
     def close(self) -> None:
-        if self._thread.is_alive():
+        with contextlib.suppress(BrokerError):
             self.post(self._stop)
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -206,14 +210,25 @@ class Client:
             self.broken.__cause__ = error
             raise
         finally:
-            for link in self._links.values():
-                if link.connection:
-                    link.connection.close()
-                link.lost(Unreachable("the client was closed"), time.monotonic())
-            for waiter in self._refresh_waiters:
-                waiter.set_result(self.broken or Unreachable("the client was closed"))  # type: ignore[arg-type]
-            self._selector.close()
+            self._end(self.broken or Unreachable("the client was closed"))
+
+    def _end(self, why: BrokerError) -> None:
+        """Close everything and leave nobody waiting, neither now nor later."""
+        with self._calls_lock:
+            self._ended = why
+            late, self._calls = self._calls, []
             self._wake_in.close()
+            self._wake_out.close()
+        if not self.broken:
+            for call in late:
+                call()
+        for link in self._links.values():
+            if link.connection:
+                link.connection.close()
+            link.lost(why, time.monotonic())
+        for waiter in self._refresh_waiters:
+            waiter.set_result(why)  # type: ignore[arg-type]
+        self._selector.close()
 
     def _turn(self) -> None:
         with self._calls_lock:
@@ -276,9 +291,13 @@ class Client:
             connection = open_connection(link.address, self._security, self._client_id, timeout_s)
         except BrokerError as error:
             refusal = error
-            self.post(lambda: self._refused(link, refusal))
-        else:
+            with contextlib.suppress(BrokerError):  # closed meanwhile: nobody wants to know
+                self.post(lambda: self._refused(link, refusal))
+            return
+        try:
             self.post(lambda: self._opened(link, connection))
+        except BrokerError:  # closed meanwhile, and with it goes what it asked for
+            connection.close()
 
     def _refused(self, link: Link, error: BrokerError) -> None:
         link.lost(error, time.monotonic())
