@@ -43,7 +43,9 @@ class ReadingFailed(SparkonceError):
 
 def read(servers: str, topics: Sequence[str], isolation: str = "read_committed") -> list[Record]:
     """Every record up to the end as this isolation level sees it, in order per partition."""
-    with closing(_consumer(servers, isolation, {"enable.partition.eof": True})) as consumer:
+    # Its end is told by an answer without records, which else takes its time.
+    to_the_end = {"enable.partition.eof": True, "fetch.wait.max.ms": 10}
+    with closing(_consumer(servers, isolation, to_the_end)) as consumer:
         partitions = _assign_all(consumer, topics)
         seen: list[Record] = []
         ended: set[tuple[str | None, int | None]] = set()
@@ -241,7 +243,6 @@ def _consumer(servers: str, isolation: str, settings: dict[str, object]) -> Cons
             "group.id": "sparkonce-verify",
             "isolation.level": isolation,
             "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,
             "auto.offset.reset": "earliest",
             "log_level": 0,
             **settings,

@@ -173,7 +173,6 @@ class _Input:
                 "enable.auto.commit": by_clock,
                 # Slow, so that a crash finds records written and progress not yet noted.
                 "auto.commit.interval.ms": 60_000,
-                "fetch.wait.max.ms": 20,
                 "log_level": 2,
             }
         )
