@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -39,6 +40,25 @@ def test_a_folder_keeps_its_data_and_its_transaction_version(tmp_path: Path) -> 
         LocalKafka(3, data_dir=folder, transaction_version=1).start()
     with pytest.raises(LocalError, match=r"transaction_version=1.*transaction_version=2"):
         LocalKafka(data_dir=folder).start()
+
+
+def test_a_folder_made_by_example_is_as_kafkas_tool_makes_it(
+    kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """With its metadata elsewhere, it is made by the tool; there is an example since `kafka` ran."""
+    features, ids = [], []
+    elsewhere = {"metadata.log.dir": str(tmp_path / "metadata")}
+    for name, properties in (("by example", {}), ("by the tool", elsewhere)):
+        with LocalKafka(data_dir=tmp_path / name, properties=properties) as cluster:
+            features.append(cluster.finalized_features())
+            settings = str(cluster.folder / "broker-1" / "server.properties")
+            told = cluster.run_tool("kafka.tools.StorageTool", "info", "--config", settings)
+            assert told.returncode == 0, told.stdout
+            print(told.stdout)
+            assert "Found problem" not in told.stdout
+            ids += re.findall(r"(?:cluster|directory)\.id=([\w-]{22})\b", told.stdout)
+    assert features[0] == features[1]
+    assert len(ids) == len(set(ids)) >= 4, ids
 
 
 def test_a_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:

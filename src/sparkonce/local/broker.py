@@ -20,6 +20,9 @@ from sparkonce.local.runtime import Runtime
 _LOG_LINES_SHOWN = 25
 _FULL_BYTES = 64 * 1024
 
+# Settings by which a node's folders are other than usual.
+_SHAPING = frozenset({"log.dir", "log.dirs", "metadata.log.dir", "node.id", "process.roles"})
+
 # Kafka's own choice of collector and pauses, as its start script has it.
 _COLLECTOR = "-XX:+UseG1GC"
 _PAUSES = (
@@ -68,7 +71,33 @@ class Broker:
         (self.folder / "server.properties").write_text(settings)
 
     def is_formatted(self) -> bool:
-        return (self.folder / "data" / "meta.properties").exists()
+        return self._identity_file.exists()
+
+    def format_like(self, features: bytes, cluster_id: str, directory_id: str) -> None:
+        """Prepare a new folder by what Kafka's tool made of another: its `features`."""
+        self.features_file.write_bytes(features)
+        identity = {
+            "version": 1,
+            "cluster.id": cluster_id,
+            "node.id": self.node.node_id,
+            "directory.id": directory_id,
+        }
+        # The last thing written: with it the folder counts as formatted.
+        self._identity_file.write_text("".join(f"{key}={identity[key]}\n" for key in identity))
+
+    @property
+    def features_file(self) -> Path:
+        """The levels of the cluster's features at its first start, metadata.version and others."""
+        return self.folder / "data" / "bootstrap.checkpoint"
+
+    @property
+    def _identity_file(self) -> Path:
+        return self.folder / "data" / "meta.properties"
+
+    @property
+    def has_usual_folders(self) -> bool:
+        """Not if its user has named others, or other roles, which Kafka's tool knows about."""
+        return not _SHAPING & self._layout.overrides.keys()
 
     def begin_format(self, cluster_id: str, transaction_version: int) -> subprocess.Popen[str]:
         """Start Kafka's tool that prepares a new folder; the caller waits for its end."""

@@ -90,7 +90,9 @@ class LocalKafka:
         }
         self._runtime = runtime
         try:
-            prepare(self._folder, self._all_brokers(), self._transaction_version)
+            prepare(
+                self._folder, self._all_brokers(), runtime.jar_folder, self._transaction_version
+            )
             for broker in self._all_brokers():
                 broker.start()
             self.wait_until_healthy(_START_TIMEOUT_S)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import shutil
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,7 +31,9 @@ class Identity:
     transaction_version: int
 
 
-def prepare(folder: Path, brokers: Sequence[Broker], transaction_version: int) -> None:
+def prepare(
+    folder: Path, brokers: Sequence[Broker], jar_folder: Path, transaction_version: int
+) -> None:
     """Write the settings of this start, and format the brokers' folders if they are new."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,7 +41,7 @@ def prepare(folder: Path, brokers: Sequence[Broker], transaction_version: int) -
         for broker in brokers:
             broker.write_settings()
         # Asked of each: an earlier first start may have been cut short between two of them.
-        _format([each for each in brokers if not each.is_formatted()], identity)
+        _format([each for each in brokers if not each.is_formatted()], jar_folder, identity)
     except OSError as error:
         raise LocalError(
             f"The folder {folder} can't be prepared for Kafka: {error}. "
@@ -54,7 +59,7 @@ def _recognise(folder: Path, brokers: int, transaction_version: int) -> Identity
                 f"The folder {folder} isn't empty and holds no cluster of ours (it has "
                 f"'{foreign[0]}'). Pass an empty or a new folder as data_dir."
             )
-        identity = Identity(_new_cluster_id(), brokers, transaction_version)
+        identity = Identity(_new_id(), brokers, transaction_version)
         identity_file.write_text(json.dumps(asdict(identity)))
         return identity
     identity = Identity(**json.loads(identity_file.read_text()))
@@ -69,14 +74,32 @@ def _recognise(folder: Path, brokers: int, transaction_version: int) -> Identity
     return identity
 
 
-def _new_cluster_id() -> str:
+def _new_id() -> str:
     encoded = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     # Never a leading dash: Kafka's tool would take it for an option.
     return "k" + encoded[1:]
 
 
-def _format(brokers: Sequence[Broker], identity: Identity) -> None:
-    # All at once: each is a JVM of about a second.
+def _format(brokers: Sequence[Broker], jar_folder: Path, identity: Identity) -> None:
+    """By Kafka's tool, a JVM of half a second, where it hasn't been run yet; else by its example.
+
+    What the tool writes, ids apart, depends on nothing but Kafka's and the transactions' version.
+    """
+    example = jar_folder / f"features-{identity.transaction_version}.checkpoint"
+    usual = [broker for broker in brokers if broker.has_usual_folders and example.exists()]
+    for broker in usual:
+        broker.format_like(example.read_bytes(), identity.cluster_id, _new_id())
+    others = [broker for broker in brokers if broker not in usual]
+    _run_tool(others, identity)
+    if others and others[0].has_usual_folders:
+        draft = example.with_suffix(f".{os.getpid()}")
+        with suppress(PermissionError):  # jars that somebody else keeps: the tool is run each time
+            shutil.copyfile(others[0].features_file, draft)
+            draft.replace(example)  # atomic: two processes at once both end up with a whole file
+
+
+def _run_tool(brokers: Sequence[Broker], identity: Identity) -> None:
+    # All at once.
     tools = [
         broker.begin_format(identity.cluster_id, identity.transaction_version) for broker in brokers
     ]
