@@ -6,16 +6,19 @@ import os
 import random
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 from pyspark.sql import SparkSession
+from xdist.remote import Producer
 
 import jobs
 import sparkonce
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.local.java import short_lived_variable
+from together import Together, group_of, needs_three_brokers
 
 os.environ.update(short_lived_variable())
 
@@ -30,16 +33,22 @@ def pytest_report_header() -> str:
     return f"seed: {_SEED} (repeat this run with SPARKONCE_SEED={_SEED})"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together:
+    return Together(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes share the files: first those that may take long."""
     if not hasattr(config, "workerinput"):
         return
-    longest: dict[Path, float] = {}
+    longest: dict[str, float] = {}
     for item in items:
         marked = item.get_closest_marker("timeout")
         allowed_s = marked.args[0] if marked else 0
-        longest[item.path] = max(longest.get(item.path, 0), allowed_s)
-    items.sort(key=lambda item: -longest[item.path])
+        group = group_of(item.path)
+        longest[group] = max(longest.get(group, 0), allowed_s)
+    items.sort(key=lambda item: -longest[group_of(item.path)])
 
 
 @pytest.fixture
@@ -55,13 +64,6 @@ def _one_broker() -> Iterator[LocalKafka]:
         yield cluster
 
 
-# Not for the whole session: at rest they take an eighth of a core, and few files need them.
-@pytest.fixture(scope="module")
-def _three_brokers() -> Iterator[LocalKafka]:
-    with LocalKafka(brokers=3, properties=_KEEP) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def kafka(_one_broker: LocalKafka) -> Iterator[LocalKafka]:
     """A cluster of one broker, shared by all tests: use topics of your own."""
@@ -70,10 +72,45 @@ def kafka(_one_broker: LocalKafka) -> Iterator[LocalKafka]:
 
 
 @pytest.fixture
-def kafka3(_three_brokers: LocalKafka) -> Iterator[LocalKafka]:
-    """A cluster of three, shared by the tests of a file; whole again after each of them."""
-    yield _three_brokers
-    _heal(_three_brokers)
+def kafka3() -> Iterator[LocalKafka]:
+    """A cluster of three, shared by the files that need one; whole again after each test."""
+    with ExitStack() as unless_healed:
+        unless_healed.callback(_three_brokers.stop)
+        cluster = _three_brokers.running()
+        yield cluster
+        _heal(cluster)
+        unless_healed.pop_all()
+
+
+class _ThreeBrokers:
+    """Started for the first test that needs them, stopped behind the last file of their group."""
+
+    def __init__(self) -> None:
+        self._cluster: LocalKafka | None = None
+
+    def running(self) -> LocalKafka:
+        if self._cluster is None:
+            self._cluster = LocalKafka(brokers=3, properties=_KEEP).start()
+        return self._cluster
+
+    def stop(self) -> None:
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            cluster.stop()
+
+
+_three_brokers = _ThreeBrokers()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Not for the whole session: at rest they take a twentieth of a core."""
+    if nextitem is None or not needs_three_brokers(nextitem.path):
+        _three_brokers.stop()
+
+
+def pytest_sessionfinish() -> None:
+    _three_brokers.stop()
 
 
 @pytest.fixture(scope="session")

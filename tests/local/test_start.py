@@ -45,7 +45,7 @@ def test_a_folder_keeps_its_data_and_its_transaction_version(tmp_path: Path) -> 
 def test_a_folder_made_by_example_is_as_kafkas_tool_makes_it(
     kafka: LocalKafka, tmp_path: Path
 ) -> None:
-    """With its metadata elsewhere, it is made by the tool; there is an example since `kafka` ran."""
+    """With its metadata elsewhere the tool makes it; there is an example since `kafka` ran."""
     features, ids = [], []
     elsewhere = {"metadata.log.dir": str(tmp_path / "metadata")}
     for name, properties in (("by example", {}), ("by the tool", elsewhere)):
@@ -54,7 +54,6 @@ def test_a_folder_made_by_example_is_as_kafkas_tool_makes_it(
             settings = str(cluster.folder / "broker-1" / "server.properties")
             told = cluster.run_tool("kafka.tools.StorageTool", "info", "--config", settings)
             assert told.returncode == 0, told.stdout
-            print(told.stdout)
             assert "Found problem" not in told.stdout
             ids += re.findall(r"(?:cluster|directory)\.id=([\w-]{22})\b", told.stdout)
     assert features[0] == features[1]

@@ -236,7 +236,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _consumer(servers: str, isolation: str, settings: dict[str, object]) -> Consumer:
+def _consumer(servers: str, isolation: str, settings: Mapping[str, object]) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": servers,
