@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 import sparkonce
 
 
@@ -28,3 +33,18 @@ def test_the_session_is_a_function_whatever_was_imported_before() -> None:
 
     assert connector_packages()
     assert callable(sparkonce.session)
+
+
+@pytest.mark.parametrize(
+    ("statement", "left_out"),
+    [
+        ("from sparkonce import TransactionalProducer", {"pyspark", "pandas"}),
+        ("from sparkonce.ingest.source import TableSource", {"kafka", "pandas"}),
+    ],
+)
+def test_nobody_waits_for_imports_of_others(statement: str, left_out: set[str]) -> None:
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert not left_out & set(said.stdout.split())

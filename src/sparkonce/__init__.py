@@ -3,15 +3,14 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sparkonce.produce import (
-    Delivery,
-    OffsetAndMetadata,
-    Producer,
-    ProducerIdentity,
-    TransactionalProducer,
-)
-
 if TYPE_CHECKING:
+    from sparkonce.produce import (
+        Delivery,
+        OffsetAndMetadata,
+        Producer,
+        ProducerIdentity,
+        TransactionalProducer,
+    )
     from sparkonce.sessions import session
     from sparkonce.stream.batch import write
     from sparkonce.stream.frames import deduplicate, guarded, read_stream, source
@@ -32,8 +31,14 @@ __all__ = [
     "write_stream",
 ]
 
-# Those who only produce need no Spark, and don't wait for it to be imported.
-_WITH_SPARK = {
+# Imported when they are asked for: who only produces needs no Spark, a process that reads a table
+# for Spark needs no producer, and neither waits for what it doesn't need.
+_HOMES = {
+    "Delivery": "sparkonce.produce",
+    "OffsetAndMetadata": "sparkonce.produce",
+    "Producer": "sparkonce.produce",
+    "ProducerIdentity": "sparkonce.produce",
+    "TransactionalProducer": "sparkonce.produce",
     "deduplicate": "sparkonce.stream.frames",
     "guarded": "sparkonce.stream.frames",
     "read_stream": "sparkonce.stream.frames",
@@ -45,9 +50,9 @@ _WITH_SPARK = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WITH_SPARK:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_WITH_SPARK[name]), name)
+    value = getattr(import_module(_HOMES[name]), name)
     # In place of the submodule of the same name, and for the next time.
     globals()[name] = value
     return value

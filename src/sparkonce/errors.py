@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import enum
 
-import kafka.errors
-
 
 class SparkonceError(Exception):
     """Everything this package raises on purpose."""
@@ -126,6 +124,8 @@ def reaction(code: int) -> Reaction:
 
 def explain(code: int) -> str:
     """Name, number and, where there is one, the way out of an error code."""
+    import kafka.errors  # all of kafka-python comes with it, and few processes get to see an error
+
     known = kafka.errors.for_code(code)
     name = getattr(known, "message", None) or known.__name__
     advice = _ADVICE.get(code)

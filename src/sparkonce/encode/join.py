@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from sparkonce.encode.layout import Bytes, grid_of, layout_of
 from sparkonce.encode.varint import WORD_BYTES, Ints, Varints, glue, to_arrow
 
-_EMPTY = pa.scalar(b"", pa.binary())
+# From buffers, because Arrow imports pandas with the first Python value that it is to convert.
+_EMPTY = pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(bytes(8)), pa.py_buffer(b"")])[0]
 _GRID_ROWS_MIN = 256  # with fewer rows to a grid, Arrow's way is the faster one
 
 

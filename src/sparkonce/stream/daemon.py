@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import gc
 
+import pyarrow as pa
 from pyspark.daemon import manager
 
 import sparkonce.stream.task  # noqa: F401
 
 if __name__ == "__main__":
+    pa.array([0])  # Arrow imports pandas, if there is one, with the first Python value
     gc.collect()
     gc.freeze()
     manager()
