@@ -6,7 +6,6 @@ import os
 import random
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
@@ -74,12 +73,13 @@ def kafka(_one_broker: LocalKafka) -> Iterator[LocalKafka]:
 @pytest.fixture
 def kafka3() -> Iterator[LocalKafka]:
     """A cluster of three, shared by the files that need one; whole again after each test."""
-    with ExitStack() as unless_healed:
-        unless_healed.callback(_three_brokers.stop)
-        cluster = _three_brokers.running()
-        yield cluster
+    cluster = _three_brokers.running()
+    yield cluster
+    try:
         _heal(cluster)
-        unless_healed.pop_all()
+    except BaseException:
+        _three_brokers.stop()  # the next test gets new ones
+        raise
 
 
 class _ThreeBrokers:

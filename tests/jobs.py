@@ -24,7 +24,7 @@ from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.streaming.query import StreamingQuery
 
 import sparkonce
-from sparkonce.verify.child import INTERPRETED
+from sparkonce.verify.child import interpreted_variable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +134,8 @@ def apart(jobs: Sequence[Job], timeout_s: float = 110) -> Iterator[subprocess.Po
         process = subprocess.Popen(
             [sys.executable, __file__, json.dumps([asdict(job) for job in jobs])],
             env=os.environ
-            | {
-                "PYTHONPATH": f"{folder}:{folder.parent / 'src'}",
-                "PYSPARK_SUBMIT_ARGS": f"{INTERPRETED} pyspark-shell",
-            },
+            | interpreted_variable()
+            | {"PYTHONPATH": f"{folder}:{folder.parent / 'src'}"},
             stdout=output,
             stderr=output,
             text=True,

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from sparkonce.errors import ConfigError
-from sparkonce.local.cache import cache_dir
+from sparkonce.local.cache import cache_dir, put
 from sparkonce.local.jars import CONNECTOR, resolve
 from sparkonce.local.java import find_java
 from sparkonce.local.spark import spark_archive
@@ -217,10 +217,7 @@ def _log_settings() -> Path:
     digest = hashlib.sha256(_LOG4J2.encode()).hexdigest()[:16]
     path = cache_dir() / "spark" / f"log4j2-{digest}.properties"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.write_text(_LOG4J2)
-        draft.replace(path)  # atomic: two processes at once both end up with a whole file
+        put(path, _LOG4J2.encode())
     return path
 
 

