@@ -50,3 +50,15 @@ def marked_processes(mark: str) -> dict[int, list[str]]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # ended just now, or somebody else's
     return found
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for a process; empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # the other: gone between opening and reading
+        return ""
+
+
+def is_running(pid: int) -> bool:
+    return state_of(pid) not in ("", "X", "Z")  # a zombie has ended, its parent hasn't looked yet

@@ -190,8 +190,18 @@ def stop_for(pid: int, seconds: float) -> None:
 
 
 def executor_of(worker_pid: int) -> int:
-    """The JVM that a Python worker belongs to: parent of the daemon that forked it."""
-    return _parent(_parent(worker_pid))
+    """The JVM that a Python worker belongs to: parent of the daemon that forked it.
+
+    ProcessLookupError when it has ended, or the worker.
+    """
+    try:
+        executor = _parent(_parent(worker_pid))
+        # A worker that outlived it was given to a stranger, which must not be killed.
+        if Path(f"/proc/{executor}/comm").read_text() == "java\n":
+            return executor
+    except FileNotFoundError:
+        pass
+    raise ProcessLookupError(f"The executor of worker {worker_pid} has ended.")
 
 
 def _parent(pid: int) -> int:

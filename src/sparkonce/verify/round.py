@@ -317,9 +317,9 @@ class Round:
             course.tell("point", f"waits at {arrival.point}, time {arrival.time}")
             self._gate.hold(arrival.trial, arrival.life)
         elif isinstance(element, KillWorker | KillExecutor):
-            pid = arrival.pid if isinstance(element, KillWorker) else executor_of(arrival.pid)
-            course.tell("kill", f"{element!r}: process {pid}")
             with suppress(ProcessLookupError):  # Spark was faster
+                pid = arrival.pid if isinstance(element, KillWorker) else executor_of(arrival.pid)
+                course.tell("kill", f"{element!r}: process {pid}")
                 os.kill(pid, signal.SIGKILL)
         elif isinstance(element, PauseWorker):
             course.tell("pause", f"{element!r}: process {arrival.pid}")

@@ -1,0 +1,71 @@
+"""Whom a disturbance hits, and whom it must not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from parts import is_running
+from sparkonce.verify.disturb import executor_of
+
+# Three generations, as Spark's: who is called java, a daemon, and a worker that waits.
+WORKER = "import sys, os; print(os.getppid(), os.getpid(), flush=True); sys.stdin.read()"
+DAEMON = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WORKER!r}])"
+EXECUTOR = f"""
+import ctypes, subprocess, sys
+PR_SET_NAME = 15
+ctypes.CDLL(None).prctl(PR_SET_NAME, b"java")
+subprocess.run([sys.executable, "-c", {DAEMON!r}])
+"""
+
+
+class Family:
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", EXECUTOR],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.executor = self._process.pid
+        assert self._process.stdout
+        self.daemon, self.worker = map(int, self._process.stdout.readline().split())
+
+    def end(self) -> None:
+        self._process.communicate()  # closes what the worker waits for
+
+
+@pytest.fixture
+def spark() -> Iterator[Family]:
+    family = Family()
+    yield family
+    family.end()
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    while is_running(pid):
+        pass
+
+
+def test_a_workers_executor_is_the_parent_of_its_daemon(spark: Family) -> None:
+    assert executor_of(spark.worker) == spark.executor
+
+
+@pytest.mark.parametrize("ended", ["daemon", "executor"])
+def test_a_worker_that_outlived_it_has_none(spark: Family, ended: str) -> None:
+    kill(getattr(spark, ended))
+    with pytest.raises(ProcessLookupError, match="has ended"):
+        executor_of(spark.worker)
+
+
+def test_a_worker_that_has_ended_has_none() -> None:
+    family = Family()
+    family.end()
+    with pytest.raises(ProcessLookupError, match="has ended"):
+        executor_of(family.worker)
