@@ -20,6 +20,7 @@ import adbc_driver_postgresql.dbapi
 import psycopg
 import pytest
 
+from parts import state_of
 from sparkonce.errors import ConfigError, LocalError
 from sparkonce.local import LocalPostgres, installation, owner
 
@@ -71,14 +72,6 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 30.0) ->
     while not is_so():
         assert time.monotonic() < deadline, f"waited in vain: {what}"
         time.sleep(0.02)
-
-
-def state_of(pid: int) -> str:
-    """The kernel's letter for it; empty when there is no such process."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return ""
 
 
 def wait_until_gone(pid: int) -> None:

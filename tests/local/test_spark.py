@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from parts import is_running
 from sparkonce import TransactionalProducer
 from sparkonce.errors import LocalError
 from sparkonce.local import LocalKafka
@@ -28,14 +29,6 @@ def wait_for(is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> N
     while not is_so():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
         time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"  # ended, but its new parent hasn't looked yet
 
 
 _ENVIRONMENT = {**os.environ, "PYSPARK_PYTHON": sys.executable}

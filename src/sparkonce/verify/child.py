@@ -75,7 +75,10 @@ class Child:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, unless it has ended by itself; returns when all of its group are gone."""
+        """SIGKILL, unless it has ended by itself; returns when none of its group can go on.
+
+        The kernel may still be clearing one of them away.
+        """
         if self.is_running():
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
