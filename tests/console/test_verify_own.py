@@ -33,13 +33,12 @@ def run(job):
     ends = {p.partition: consumer.get_watermark_offsets(p, timeout=30)[1] for p in parts}
     consumer.assign([TopicPartition(job.input_topic, i, at) for i, at in position.items()])
     while position != ends:
-        messages = consumer.consume(job.per_batch, 0.5)
+        messages = [m for m in consumer.consume(job.per_batch, 0.5) if m.error() is None]
         if not messages:
             continue  # nothing was written: who is killed now repeats nothing
         for message in messages:
-            if message.error() is None:
-                producer.produce(job.output_topic, message.value(), message.key())
-                position[message.partition()] = message.offset() + 1
+            producer.produce(job.output_topic, message.value(), message.key())
+            position[message.partition()] = message.offset() + 1
         producer.flush()
         job.observe("written")
         consumer.commit(
