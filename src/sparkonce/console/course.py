@@ -5,7 +5,6 @@ Where there is no terminal, one line for each trial.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
@@ -47,12 +46,7 @@ class CourseView:
             self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live:
             self._progress.update(self._task, description="")
             self._live.stop()

@@ -8,7 +8,6 @@ first batch on, because a rate over a series that first appears with its first f
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
 from wsgiref.simple_server import WSGIServer
@@ -116,12 +115,7 @@ class MetricsServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
