@@ -78,6 +78,9 @@ class Options:
         self._observe = observer
         return self
 
+    def _given(self, name: str) -> str | None:
+        return next((v for k, v in self._options.items() if k.lower() == name.lower()), None)
+
     def _all_listeners(self, *more: Listener) -> Listeners:
         return Listeners([LogListener(), MetricsListener(), History(), *more, *self._listeners])
 
@@ -116,8 +119,7 @@ class StreamWriter(Options):
         frame, spark = self._frame, self._frame.sparkSession
         if not frame.isStreaming:
             raise ConfigError("this DataFrame is not a stream: use sparkonce.write(df) for it")
-        given = {key.lower(): value for key, value in self._options.items()}
-        self._name = self._name or given.get("queryname")
+        self._name = self._name or self._given("queryName")
         target = self._format(self._options, self._name)
         settings = target.settings
         if settings.run_id is not None:
@@ -174,8 +176,7 @@ class StreamWriter(Options):
         return writer.start()
 
     def _location(self, spark: SparkSession) -> str:
-        given = {key.lower(): value for key, value in self._options.items()}
-        if location := given.get("checkpointlocation"):
+        if location := self._given("checkpointLocation"):
             return location
         root = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
         if root and self._name:
