@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Mapping
 
 from sparkonce.errors import FatalError, SparkonceError
@@ -25,7 +26,8 @@ _log = logging.getLogger("sparkonce.stream")
 class AutoCommit:
     def __init__(self, producer: TransactionalProducer) -> None:
         self._producer = producer
-        self._noted: Groups | None = None
+        # The newest alone; put and taken in one step each, so that none is lost in between.
+        self._noted: deque[Groups] = deque(maxlen=1)
         self._over: FatalError | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkonce-auto-commit", daemon=True)
@@ -35,7 +37,7 @@ class AutoCommit:
         """Raises what the clock has met and can't get over: another driver took over."""
         if self._over is not None:
             raise self._over
-        self._noted = groups
+        self._noted.append(groups)
 
     def close(self) -> None:
         self._stopped.set()
@@ -45,11 +47,11 @@ class AutoCommit:
         over = False
         while not over:
             over = self._stopped.wait(INTERVAL_S)
-            noted, self._noted = self._noted, None
-            if noted:
+            if self._noted:
+                newest = self._noted.pop()
                 try:
                     with self._producer.transaction():
-                        for group, offsets in noted.items():
+                        for group, offsets in newest.items():
                             self._producer.send_offsets_to_transaction(offsets, group)
                 except FatalError as error:
                     self._over = error
