@@ -25,6 +25,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import sparkonce
 from sparkonce.verify.child import interpreted_variable
+from sparkonce.verify.disturb import executor_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,32 +217,25 @@ class HoldAt:
     def __call__(self, point: str) -> None:
         if os.getpid() != self._driver:
             if point == self._point and self._armed.exists():
-                self._hold()
+                self._hold(executor_of(os.getpid()))
             return
         counted = "open" if self._point.startswith("produce") else self._point
         if point == counted:
             self._seen += 1
             if self._seen == self._time:
                 if counted == self._point:
-                    self._hold()
+                    self._hold(self._driver)
                 self._armed.touch()
 
-    def _hold(self) -> None:
+    def _hold(self, victim: int) -> None:
         draft = self._held.with_suffix(f".{os.getpid()}")
-        draft.write_text(str(_executor()))
+        draft.write_text(str(victim))
         draft.rename(self._held)
         while Path(f"/proc/{self._driver}").exists():
             if self._released.exists():
                 return
             time.sleep(0.1)
         os._exit(1)
-
-
-def _executor() -> int:
-    """The JVM that this Python worker belongs to: parent of the daemon that forked it."""
-    daemon = os.getppid()
-    stat = Path(f"/proc/{daemon}/stat").read_text()
-    return int(stat.rpartition(")")[2].split()[1])
 
 
 def main() -> None:

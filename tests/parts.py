@@ -1,9 +1,10 @@
-"""Topics and producers that go with their test, and processes that can be told from others'."""
+"""Topics and producers that go with their test, processes and their state, and how to wait."""
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,15 @@ def state_of(pid: int) -> str:
 
 def is_running(pid: int) -> bool:
     return state_of(pid) not in ("", "X", "Z")  # a zombie has ended, its parent hasn't looked yet
+
+
+def wait_until(is_so: Callable[[], object], what: str, timeout_s: float = 30.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, f"waited in vain: {what}"
+        time.sleep(0.02)  # between two questions
+
+
+def wait_until_gone(pid: int) -> None:
+    """Also by its parent: a zombie is still there."""
+    wait_until(lambda: state_of(pid) == "", f"process {pid} is gone")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import sparkonce
 from deliver.tables import Table
+from parts import wait_until
 from sparkonce.errors import FatalError
 from sparkonce.local import LocalKafka
 from stream_jobs import fill
@@ -84,13 +84,6 @@ class Job:
         return sorted(row["value"] for row in self.table.rows())
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it did not come to that"
-        time.sleep(0.1)  # between two questions to the database
-
-
 @pytest.fixture
 def job(spark: SparkSession, kafka: LocalKafka, topic: str, table: Table) -> Job:
     return Job(spark, kafka, topic, table)
@@ -148,7 +141,7 @@ def test_kafkas_group_follows(job: Job, tmp_path: Path) -> None:
 def test_a_second_driver_fences_the_first(job: Job, tmp_path: Path) -> None:
     expected = job.fill(0, 40)
     first = job.start(tmp_path / "c", processingTime="100 milliseconds")
-    until(lambda: len(job.values()) == 40)
+    wait_until(lambda: len(job.values()) == 40, "all are delivered", timeout_s=60)
     job.run(tmp_path / "second")
     expected += job.fill(40, 10)
     with pytest.raises(Exception, match="was taken over by process"):

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from parts import is_running, state_of, wait_until, wait_until_gone
 from sparkonce.local import LocalKafka
 from sparkonce.local.jvm import Jvm
 
@@ -23,21 +23,6 @@ time.sleep(1000)
 """
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_until_gone(pid: int, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"process {pid} is still there"
-        time.sleep(0.05)
-
-
 def test_killing_the_parent_ends_the_jvm_and_removes_its_folder() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True
@@ -47,10 +32,7 @@ def test_killing_the_parent_ends_the_jvm_and_removes_its_folder() -> None:
         assert is_running(int(pid_text)) and Path(folder).exists()
         parent.kill()
         wait_until_gone(int(pid_text))
-    deadline = time.monotonic() + 30
-    while Path(folder).exists():
-        assert time.monotonic() < deadline, f"{folder} is still there"
-        time.sleep(0.05)
+    wait_until(lambda: not Path(folder).exists(), f"{folder} is gone")
 
 
 @pytest.fixture
@@ -77,7 +59,7 @@ def test_a_paused_process_can_be_terminated(sleeper: Jvm) -> None:
     sleeper.pause()
     assert sleeper.is_paused() and sleeper.is_alive()
     assert sleeper.terminate(10.0)
-    assert not is_running(sleeper.pid) and not sleeper.is_paused()
+    assert state_of(sleeper.pid) == "" and not sleeper.is_paused()
 
 
 def test_a_program_that_cannot_start_is_an_error(tmp_path: Path) -> None:

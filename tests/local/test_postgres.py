@@ -12,15 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import adbc_driver_postgresql.dbapi
 import psycopg
 import pytest
 
-from parts import state_of
+from parts import state_of, wait_until, wait_until_gone
 from sparkonce.errors import ConfigError, LocalError
 from sparkonce.local import LocalPostgres, installation, owner
 
@@ -65,17 +64,6 @@ def folder() -> Iterator[Path]:
 def ask(server: LocalPostgres, query: str) -> list[tuple[object, ...]]:
     with psycopg.connect(server.url) as client:
         return client.execute(query).fetchall()
-
-
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain: {what}"
-        time.sleep(0.02)
-
-
-def wait_until_gone(pid: int) -> None:
-    wait_until(lambda: state_of(pid) == "", f"process {pid} is gone")
 
 
 def family_of(url: str, postmaster: int) -> list[int]:

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from parts import is_running
+from parts import is_running, wait_until
 from sparkonce import TransactionalProducer
 from sparkonce.errors import LocalError
 from sparkonce.local import LocalKafka
@@ -24,12 +24,7 @@ from sparkonce.local.spark import LocalSpark
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 
 
-def wait_for(is_so: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.05)
-
+wait_for = partial(wait_until, timeout_s=60.0)
 
 _ENVIRONMENT = {**os.environ, "PYSPARK_PYTHON": sys.executable}
 
@@ -57,12 +52,12 @@ _GATED_JOB = """
 import json, os, sys, time
 from pathlib import Path
 from sparkonce.sessions import session
+from sparkonce.verify.disturb import executor_of
 
 folder = Path(sys.argv[2])
 
 def wait_at_gate(frames):
-    daemon = os.getppid()
-    executor = int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
+    executor = executor_of(os.getpid())
     for frame in frames:
         (folder / f"begun-{frame.id[0]}-{executor}").touch()
         deadline = time.monotonic() + 60

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from oracle import Watcher, hanging, read
+from oracle import Watcher, read, settle
 from sparkonce import Delivery, Producer, TransactionalProducer
 from sparkonce.errors import AbortableError, BrokerError, DeliveryFailed, OutcomeUnknown
 from sparkonce.local import LocalKafka
@@ -28,6 +28,7 @@ from workload import PARTITIONS, Outcome, check_exactly_once, rows, write
 SMALL_BATCHES = {"batch.size": 2048, "max.request.size": 8192}
 COUNT = 1000  # values a partition and transaction: several batches each, so that some are under way
 PATIENCE_S = 60.0
+ENDED_S = PATIENCE_S / 2  # well before transaction.timeout.ms mends it
 
 pytestmark = pytest.mark.slow
 
@@ -71,15 +72,9 @@ def write_while(
         ) as producer:
             producer.init_transactions()
             outcome = write(producer, topic, group, len(steps) + 2, COUNT, disturb)
-        wait_until(lambda: not hanging(servers, topic), "the markers to be written")
+        settle(servers, topic, ENDED_S)
     check_exactly_once(servers, topic, group, outcome, watcher)
     return outcome, group
-
-
-def wait_until(is_so: Callable[[], object], what: str) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S / 2  # well before transaction.timeout.ms mends it
-    while not is_so():
-        assert time.monotonic() < deadline_s, f"waited in vain for {what}"
 
 
 def test_a_leader_killed_in_mid_transaction(kafka3: LocalKafka, safe_topic: str) -> None:
@@ -279,7 +274,7 @@ def _tells_why(message: str) -> None:
 
 
 def _check_nothing_lost(servers: str, topic: str) -> None:
-    wait_until(lambda: not hanging(servers, topic), "the transaction to be ended")
+    settle(servers, topic, ENDED_S)
     seen = read(servers, topic)
     for partition in range(PARTITIONS):
         lane = [record.value or b"" for record in seen if record.partition == partition]

@@ -72,6 +72,7 @@ def test_a_pause_stops_it_until_it_is_resumed() -> None:
         child.resume()
         while state_of(child.pid) == "T":
             pass
+        assert is_running(child.pid)
 
 
 @pytest.mark.parametrize("how", ["run", "pause"])

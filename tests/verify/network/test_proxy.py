@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from kafka.protocol.admin.cluster import DescribeClusterRequest
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 
 import oracle
+from parts import wait_until
 from sparkonce.local import LocalKafka
 from sparkonce.verify import Did, FaultProxy, LoseRequest, ProxyError
 from sparkonce.verify.network.frames import parse_request, rewrite_response
@@ -219,19 +219,10 @@ def test_clients_recover_when_all_is_cut_and_when_nobody_is_accepted(
         proxy.stop_accepting()
         assert proxy.cut_all() >= 1
         client.produce(topic, b"b", partition=0)
-        until(lambda: any(event.did is Did.REFUSED for event in proxy.log))
+        wait_until(lambda: Did.REFUSED in [event.did for event in proxy.log], "refused", 60)
         proxy.accept()
         assert client.flush(60) == 0
     assert oracle.values(kafka.bootstrap_servers, topic) == [b"a", b"b"]
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    waited = threading.Event()
-    for _ in range(int(timeout_s / 0.02)):
-        if condition():
-            return
-        waited.wait(0.02)
-    raise AssertionError(f"not within {timeout_s} s")
 
 
 def test_a_broker_that_is_down_refuses() -> None:
@@ -254,7 +245,8 @@ def test_a_broker_that_comes_back_is_found_again(kafka3: LocalKafka, topic: str)
         produce(client, topic, [b"a"])
         kafka3.kill_broker(leader)
         client.produce(topic, b"b", partition=0)
-        until(lambda: (Did.REFUSED, leader) in [(event.did, event.node) for event in proxy.log])
+        refused = (Did.REFUSED, leader)
+        wait_until(lambda: refused in [(each.did, each.node) for each in proxy.log], "refused", 60)
         kafka3.start_broker(leader)
         assert client.flush(60) == 0
     assert oracle.values(kafka3.bootstrap_servers, topic) == [b"a", b"b"]
@@ -277,7 +269,7 @@ def test_what_goes_wrong_in_the_loop_is_raised_at_the_end(kafka: LocalKafka) -> 
         (port,) = ports_of(proxy.bootstrap_servers)
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.sendall(b"\x16\x03\x01\x02\x00 a TLS client's hello")
-            until(lambda: any(event.did is Did.CLOSED for event in proxy.log))
+            wait_until(lambda: Did.CLOSED in [event.did for event in proxy.log], "closed", 60)
     cause = caught.value.__cause__
     assert isinstance(cause, ExceptionGroup)
     assert "PLAINTEXT" in str(cause.exceptions[0])
@@ -292,7 +284,7 @@ def test_nothing_is_left_behind(kafka: LocalKafka) -> None:
     with FaultProxy(kafka.bootstrap_servers) as proxy:
         (port,) = ports_of(proxy.bootstrap_servers)
         clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(5)]
-        until(lambda: len([e for e in proxy.log if e.did is Did.CONNECTED]) == 5)
+        wait_until(lambda: [e.did for e in proxy.log].count(Did.CONNECTED) == 5, "connected", 60)
     for client in clients:
         client.close()
     assert (sockets(), threading.active_count()) == before

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 import oracle
+from parts import wait_until
 from sparkonce.local import LocalKafka
 from sparkonce.verify import (
     CutMidFrame,
@@ -57,12 +56,6 @@ def produce(client: Producer, topic: str, *values: bytes) -> None:
     for value in values:
         client.produce(topic, value, partition=0)
         assert client.flush(60) == 0
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"not within {timeout_s} s"
 
 
 def release(proxy: FaultProxy) -> None:
@@ -117,7 +110,9 @@ def test_acks_0_is_duplicated_with_no_answer_to_match(kafka: LocalKafka, topic: 
     with FaultProxy(kafka.bootstrap_servers, faults=[fault]) as proxy:
         produce(producer(proxy, {**PLAIN, "acks": "0"}), topic, b"a", b"b", b"c")
         expected = [b"a", b"b", b"b", b"c"]
-        until(lambda: oracle.values(kafka.bootstrap_servers, topic) == expected)
+        wait_until(
+            lambda: oracle.values(kafka.bootstrap_servers, topic) == expected, "all arrived", 60
+        )
         assert proxy.fired(fault) == 1
 
 
