@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs import Job, apart
 from oracle import hanging, read
+from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka
-from stream_jobs import COUNT, jobs_on
+from stream_jobs import COUNT, MakeJob, fill, jobs_on
 
 STORE = "spark.sql.streaming.stateStore.providerClass"
 PACKAGE = "org.apache.spark.sql.execution.streaming.state"
@@ -89,6 +91,31 @@ def test_state_goes_on_from_what_was_told(
         values = Counter(record.value for record in read(job.servers, job.target))
         assert len(values) == COUNT
         assert set(values.values()) == {1}
+
+
+@pytest.mark.parametrize("store", PROVIDERS)
+def test_a_batch_that_is_run_again_leaves_the_state_of_its_last_attempt(
+    spark: SparkSession, new_job: MakeJob, tmp_path: Path, store: str
+) -> None:
+    """On disk as well, where the next start looks for it."""
+    service = tmp_path / "service"
+    service.write_text(str(BEFORE))
+    job = new_job(
+        kind="weighed",
+        count=400,
+        service=str(service),
+        conf={STORE: PROVIDERS[store]},
+    )
+
+    def fail_once(point: str) -> None:
+        if point == "offsets" and service.read_text() == str(BEFORE):
+            service.write_text(str(AFTER))
+            raise SparkonceError("the first attempt ends here")
+
+    job.run(spark, fail_once)
+    fill(job.servers, job.source, 400, COUNT - 400)
+    job.run(spark)
+    check_sums(outputs(job), answers=[AFTER])
 
 
 def check_sums(told: dict[bytes, list[int]], answers: list[int]) -> None:

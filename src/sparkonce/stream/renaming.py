@@ -1,10 +1,12 @@
-"""How Spark renames the files of a checkpoint: on a local disk, without other processes.
+"""How Spark renames the files of a checkpoint: fast on a local disk, and over what is there.
 
 Each file is written under another name and renamed, two for every batch and one for every partition
 of a state store. Spark does it through Hadoop's FileContext, which, without Hadoop's native
 library, runs `readlink` four times for each file. Its other way, through Hadoop's FileSystem, does
-without. Elsewhere than on a local disk that other way replaces no file that is there, and the state
-of a batch that is run again would stay that of its first attempt: there it is left to Spark.
+without. But whether that one replaces a file that is there depends on the file system, and if it
+doesn't, Spark goes on without a word: the state of a batch that is run again would stay that of its
+first attempt. So it is taken on local disks alone, with Hadoop's own file system for them, which
+does; and whatever way a query has, it is tried before state is trusted to it.
 """
 
 from __future__ import annotations
@@ -12,14 +14,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from sparkonce.errors import ConfigError
+
 SETTING: Final = "spark.sql.streaming.checkpointFileManagerClass"
-_PLAINLY: Final = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+PLAINLY: Final = {
+    SETTING: "org.apache.spark.sql.execution.streaming.checkpointing."
+    "FileSystemBasedCheckpointFileManager",
+    # Hive, which comes with PySpark, puts a file system of its own in place of Hadoop's, if it is
+    # found later on the class path. That one replaces nothing.
+    "fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    # Hive's may be in the cache already.
+    "fs.file.impl.disable.cache": "true",
+}
 _starting = threading.Lock()
 
 
@@ -27,11 +37,48 @@ _starting = threading.Lock()
 def renaming_plainly(spark: SparkSession, *, is_local: bool) -> Iterator[None]:
     """While a query is started: it takes its session's settings along. The user's own win."""
     with _starting:
-        if not is_local or spark.conf.get(SETTING, None) is not None:
+        own = _hadoop_settings(spark)
+        if not is_local or any(own.get(key) is not None for key in PLAINLY):
             yield
             return
-        spark.conf.set(SETTING, _PLAINLY)
+        for key, value in PLAINLY.items():
+            spark.conf.set(key, value)
         try:
             yield
         finally:
-            spark.conf.unset(SETTING)
+            for key in PLAINLY:
+                spark.conf.unset(key)
+
+
+def check_replaces(spark: SparkSession, location: str) -> None:
+    """Whether a file that Spark writes a second time is the second: it never looks itself."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path
+    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    files = checkpointing.CheckpointFileManager.create(path(location), _hadoop_settings(spark))
+    folder = path(location, ".sparkonce-replaces")
+    name = path(folder, "file")
+    files.mkdirs(folder)
+    try:
+        for text in ("first", "second"):
+            stream = files.createAtomic(name, True)
+            stream.write(bytearray(text.encode()))
+            stream.close()
+        stream = files.open(name)
+        found = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        stream.close()
+    finally:
+        files.delete(folder)
+    if found != "second":
+        raise ConfigError(
+            f"a file in {location} that Spark writes again stays as it was, with the "
+            f"{files.getClass().getSimpleName()} that this session has for it. The state of a "
+            "batch that is run again would be that of an attempt whose output nobody sees. Leave "
+            f"{SETTING} and fs.file.impl to Spark, or take another place for checkpointLocation"
+        )
+
+
+def _hadoop_settings(spark: SparkSession) -> Any:
+    """Hadoop's and the session's, as a query would take them along."""
+    jvm_session: Any = spark._jsparkSession
+    return jvm_session.sessionState().newHadoopConf()

@@ -18,6 +18,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sparkonce.errors import ConfigError
+from sparkonce.guarantees import Guarantee
 from sparkonce.stream import formats
 from sparkonce.stream.attempts import Attempts
 from sparkonce.stream.checkpoint import CheckpointFolder
@@ -26,7 +27,7 @@ from sparkonce.stream.history import History
 from sparkonce.stream.metrics import MetricsListener
 from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
-from sparkonce.stream.renaming import renaming_plainly
+from sparkonce.stream.renaming import check_replaces, renaming_plainly
 from sparkonce.stream.report import Listener, Listeners, LogListener
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
@@ -132,6 +133,9 @@ class StreamWriter(Options):
         _warn(reading, settings)
         location = self._location(spark)
         folder = CheckpointFolder(spark, location)
+        if reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE:
+            with renaming_plainly(spark, is_local=folder.is_local):
+                check_replaces(spark, location)
         sink = target.open(frame, reading, self._observe)
         try:
             last = take_over(sink, folder, reading, settings)
