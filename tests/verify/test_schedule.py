@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from sparkonce.guarantees import Guarantee
@@ -15,6 +17,7 @@ from sparkonce.verify.schedule import (
     Kill,
     KillAfter,
     KillSent,
+    Outlast,
     Pause,
     draw,
     families,
@@ -67,6 +70,23 @@ def test_every_point_is_killed_at_by_some_seed() -> None:
     drawn = [draw(n, stateless, Guarantee.EXACTLY_ONCE, "crash")[0] for n in range(200)]
     assert {each.point for each in drawn if isinstance(each, Kill)} == set(POINTS)
     assert any(isinstance(each, KillSent) for each in drawn)
+
+
+def test_a_batch_with_state_is_undone_and_so_is_the_one_behind_it() -> None:
+    """Where the second begins from what is on disk, not in memory."""
+    stateful = PIPELINES["stateful"]
+    for number in range(20):
+        first, second = draw(number, stateful, Guarantee.EXACTLY_ONCE, "timeout")
+        assert isinstance(first, Outlast) and first.nth == 1
+        assert second == replace(first, nth=3)
+    crashes = [draw(n, stateful, Guarantee.EXACTLY_ONCE, "crash") for n in range(200)]
+    twice = [each for each in crashes if lives(each) == 3]
+    assert 30 < len(twice) < 90
+    for kills in twice:
+        assert [(each.nth, each.life) for each in kills if isinstance(each, Kill)] == [
+            (1, 0),
+            (2, 1),
+        ]
 
 
 def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> None:

@@ -177,6 +177,10 @@ _OUTSIDE = frozenset({"fence", "end:answered", "spark-commit"})
 _OPEN = frozenset({"produce:last", "offsets", "end"})
 """Points at which a transaction is open for sure."""
 _ON_EXECUTORS = frozenset({"produce:first", "produce:last"})
+_UNDONE = frozenset({"offsets", "end"})
+"""Points at which the state of a batch is written and the batch not decided."""
+_TWO_KILLS = 0.3
+"""Of crashes of a pipeline with state. Another life takes its time."""
 
 _WITHOUT_BROKERS = 0.85
 """Of mixed schedules. One broker is disturbed at a time, and takes ten seconds to come back."""
@@ -236,6 +240,13 @@ def _draw(
     points = [each for each in pipeline.points if _is_told(each, pipeline, guarantee)]
     point = rng.choice(points)
     inside = [each for each in points if each not in _OUTSIDE]
+    # State that an undone attempt left behind must not be what a later one begins from. It is in
+    # the way only of one that finds state on disk: in another life, or in a second attempt.
+    keeps = pipeline.is_stateful and guarantee is Guarantee.EXACTLY_ONCE
+    undone = [each for each in points if each in _UNDONE and keeps]
+    if family == "crash" and undone and rng.random() < _TWO_KILLS:
+        last = point if point in inside else "end"
+        return (Kill(point=rng.choice(undone)), Kill(point=last, nth=2, life=1))
     if family == "crash":
         if guarantee is not Guarantee.EXACTLY_ONCE:
             worst = hurts(pipeline, guarantee)
@@ -261,6 +272,10 @@ def _draw(
             return (AtCommit(nth=times, action=rng.choice(["cut", "kill"])),)
         action = rng.choice(["kill", "kill", "restart"])
         return (Database(point=rng.choice(inside), nth=times, action=action),)
+    if family == "timeout" and undone:
+        # The first batch, and the one behind it: the second time is the first batch again.
+        point = rng.choice(undone)
+        return (Outlast(point=point), Outlast(point=point, nth=3))
     if family == "timeout":
         return (Outlast(point=rng.choice([each for each in inside if each in _OPEN]), nth=times),)
     if family == "checkpoint":
