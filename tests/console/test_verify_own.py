@@ -32,6 +32,7 @@ def run(job):
     position = {p.partition: max(0, p.offset) for p in consumer.committed(parts, timeout=30)}
     ends = {p.partition: consumer.get_watermark_offsets(p, timeout=30)[1] for p in parts}
     consumer.assign([TopicPartition(job.input_topic, i, at) for i, at in position.items()])
+    print(f"{job.name} goes on", flush=True)
     while position != ends:
         messages = [m for m in consumer.consume(job.per_batch, 0.5) if m.error() is None]
         if not messages:
@@ -70,6 +71,8 @@ def test_a_pipeline_that_is_wrong_is_caught_and_its_schedule_shrunk(
     assert outcome["verdict"] == "broken"
     assert {each["defect"] for each in outcome["findings"]} >= {"repeated"}
     assert len(outcome["shrunk"]) == 1
+    told = [each["text"] for each in outcome["story"] if each["kind"] == "log"]
+    assert told == ["verify-t1 goes on"] * 2, "of each of its lives"
     again = verify(
         tmp_path,
         "--pipeline", "wrong.py", "--replay", "1", "--brokers", "1",

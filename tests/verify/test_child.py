@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -61,6 +62,17 @@ def test_an_end_of_its_own_has_its_code_and_its_last_words() -> None:
         assert child.exit_code == 3
         child.kill()
         assert child.last_words() == "bye\n"
+
+
+def test_what_it_said_of_one_is_told_apart() -> None:
+    lines = "print('t1: a'); print('t11: b'); print(\"batch 0 of 't1': c\"); print('d')"
+    before_s = time.monotonic()
+    with Child([sys.executable, "-c", lines], os.environ) as child:
+        assert child.exit_code == 0
+        child.kill()
+        told = child.said_of("t1")
+    assert [line for _, line in told] == ["t1: a", "batch 0 of 't1': c"]
+    assert before_s <= told[0][0] <= told[1][0] <= time.monotonic()
 
 
 def test_a_pause_stops_it_until_it_is_resumed() -> None:

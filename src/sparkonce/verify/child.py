@@ -8,10 +8,12 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
@@ -25,7 +27,8 @@ _INTERPRETED: Final = (
 _SHELL: Final = "pyspark-shell"
 """What PySpark submits unless it is told otherwise."""
 
-_LOG_LINES: Final = 400
+_LOG_LINES: Final = 10_000
+_LAST_LINES: Final = 400
 _PR_SET_PDEATHSIG: Final = 1
 _STACKS_TIMEOUT_S: Final = 2.0
 _GONE_TIMEOUT_S: Final = 30.0
@@ -38,7 +41,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._said: deque[str] = deque(maxlen=_LOG_LINES)
+        self._said: deque[tuple[float, str]] = deque(maxlen=_LOG_LINES)
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -101,13 +104,18 @@ class Child:
 
     def last_words(self) -> str:
         """The last lines that it wrote."""
-        return "".join(self._said)
+        return "".join(line for _, line in list(self._said)[-_LAST_LINES:])
+
+    def said_of(self, name: str) -> list[tuple[float, str]]:
+        """Lines with this name in them, and when (by the monotonic clock) they were read."""
+        whole = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
+        return [(at_s, line.strip()) for at_s, line in list(self._said) if whole.search(line)]
 
     def _listen(self) -> None:
         assert self._process.stdout is not None  # because of PIPE
         with self._process.stdout as output:
             for line in output:
-                self._said.append(line.decode(errors="replace"))
+                self._said.append((time.monotonic(), line.decode(errors="replace")))
 
 
 def short_lived(scratch: str) -> dict[str, str]:

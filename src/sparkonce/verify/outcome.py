@@ -61,7 +61,7 @@ class Happening:
 
     at_s: float
     kind: str
-    """`life`, `fault`, `broker`, `kill`, `pause`, `checkpoint`, `end` or `reader`."""
+    """`life`, `fault`, `broker`, `kill`, `pause`, `checkpoint`, `end`, `reader` or `log`."""
     text: str
 
 

@@ -142,6 +142,7 @@ class Round:
                         course.stop_cutting()
                 self._heard(f"life {life + 1}")
                 child = stack.enter_context(self._start(life))
+                stack.callback(self._listen_to, child)
                 settled = partial(self._is_settled, life, child)
                 is_settled = self._gate.wait(settled, _LIFE_TIMEOUT_S)
                 ended = {n: self._gate.ended(n, life) for n in self._courses}
@@ -172,6 +173,10 @@ class Round:
             if zombie is not None:
                 self._wake(*zombie)
         return failures
+
+    def _listen_to(self, child: Child) -> None:
+        for course in self._all:
+            course.hear(child.said_of(course.name))
 
     def _start(self, life: int) -> Child:
         assignments = tuple(

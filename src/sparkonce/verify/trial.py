@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ _OUTLASTED_MS: Final = 5_000
 _NEVER_S: Final = 3600.0
 _IMPATIENT: Final = {"request.timeout.ms": "3000", "delivery.timeout.ms": "60000"}
 """What is lost without a word is asked for again soon."""
+_HEARD_MAX: Final = 60
+_LINE_CHARS_MAX: Final = 500
 _IDENTITY: Final = re.compile(rb"t(\d+)-\d{6}")
 
 
@@ -88,6 +91,7 @@ class Course:
         self._copies = 0
         self._started_s = time.monotonic()
         self._story: list[Happening] = []
+        self._heard: deque[Happening] = deque(maxlen=_HEARD_MAX)
         self._sent: dict[tuple[int, int], Sent] = {}
         self._moments: list[Moment] = []
         self._units: dict[str, frozenset[str]] = {}
@@ -209,6 +213,13 @@ class Course:
     def tell(self, kind: str, text: str) -> None:
         self._story.append(Happening(round(time.monotonic() - self._started_s, 3), kind, text))
 
+    def hear(self, said: Iterable[tuple[float, str]]) -> None:
+        """What its process said of it, by the monotonic clock: for the story, should it break."""
+        self._heard += [
+            Happening(round(at_s - self._started_s, 3), "log", line[:_LINE_CHARS_MAX])
+            for at_s, line in said
+        ]
+
     def was_sent(self) -> bool:
         """Whether the request that the process is to die behind has reached its broker."""
         return self.sent_fault is not None and self.proxy.fired(self.sent_fault) > 0
@@ -230,13 +241,15 @@ class Course:
         seen = {self.trial.pipeline.identity(record) for record in visible}
         self._moments.append(Moment(name, frozenset(done), frozenset(seen)))
 
-    def story(self) -> tuple[Happening, ...]:
+    def story(self, *, in_full: bool) -> tuple[Happening, ...]:
+        """With what its process said of it, if in full."""
         fired = [
             Happening(round(event.at_s - self._started_s, 3), "fault", repr(event.fault))
             for event in self.proxy.log
             if event.did == "fired"
         ]
-        return tuple(sorted([*self._story, *fired], key=lambda each: each.at_s))
+        heard = self._heard if in_full else ()
+        return tuple(sorted([*self._story, *fired, *heard], key=lambda each: each.at_s))
 
     def history(
         self,

@@ -126,7 +126,7 @@ def _outcome(
         findings=findings,
         records=trial.records,
         duration_s=lasted_s,
-        story=course.story(),
+        story=course.story(in_full=verdict in (Verdict.BROKEN, Verdict.FAILED)),
         error=error,
         control=bool(trial.must_show),
         must_show=trial.must_show,

@@ -22,6 +22,7 @@ _NAMES: Final = {
     "broker": "brokers",
     "checkpoint": "checkpoint",
     "reader": "readers",
+    "log": "its log",
 }
 _WIDTH, _LEFT, _RIGHT = 720.0, 92.0, 18.0
 _LANE, _TOP, _AXIS = 26.0, 8.0, 26.0
