@@ -79,6 +79,15 @@ def test_files_that_stay_as_they_were_are_refused_for_state(
     assert list(Path(job.checkpoint).iterdir()) == []
 
 
+def test_a_place_that_cannot_be_written_is_refused_by_its_name(
+    session: SparkSession, new_job: MakeJob, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    job = new_job(count=10, kind="counting", checkpoint=str(tmp_path / "file" / "checkpoint"))
+    with pytest.raises(ConfigError, match=r"checkpointLocation .*/file/checkpoint: .*not a dir"):
+        job.start(session)
+
+
 @pytest.mark.parametrize(("kind", "guarantee"), [("keyed", "exactly_once"), ("counting", "none")])
 def test_where_no_state_must_agree_they_are_not(
     leaving: SparkSession, new_job: MakeJob, kind: str, guarantee: str

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sparkonce.errors import ConfigError
@@ -30,6 +31,7 @@ PLAINLY: Final = {
     # Hive's may be in the cache already.
     "fs.file.impl.disable.cache": "true",
 }
+_SECOND: Final = "second"
 _starting = threading.Lock()
 
 
@@ -52,6 +54,23 @@ def renaming_plainly(spark: SparkSession, *, is_local: bool) -> Iterator[None]:
 
 def check_replaces(spark: SparkSession, location: str) -> None:
     """Whether a file that Spark writes a second time is the second: it never looks itself."""
+    try:
+        way, found = _written_twice(spark, location)
+    except Py4JJavaError as error:
+        raise ConfigError(
+            f"nothing can be written to checkpointLocation {location}: {error.java_exception}"
+        ) from error
+    if found != _SECOND:
+        raise ConfigError(
+            f"a file in {location} that Spark writes again stays as it was, with the {way} that "
+            "this session has for it. The state of a batch that is run again would be that of an "
+            f"attempt whose output nobody sees. Leave {SETTING} and fs.file.impl to Spark, or take "
+            "another place for checkpointLocation"
+        )
+
+
+def _written_twice(spark: SparkSession, location: str) -> tuple[str, str]:
+    """Spark's way of writing there, and what it left of two texts."""
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path
     checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
@@ -60,7 +79,7 @@ def check_replaces(spark: SparkSession, location: str) -> None:
     name = path(folder, "file")
     files.mkdirs(folder)
     try:
-        for text in ("first", "second"):
+        for text in ("first", _SECOND):
             stream = files.createAtomic(name, True)
             stream.write(bytearray(text.encode()))
             stream.close()
@@ -69,13 +88,7 @@ def check_replaces(spark: SparkSession, location: str) -> None:
         stream.close()
     finally:
         files.delete(folder)
-    if found != "second":
-        raise ConfigError(
-            f"a file in {location} that Spark writes again stays as it was, with the "
-            f"{files.getClass().getSimpleName()} that this session has for it. The state of a "
-            "batch that is run again would be that of an attempt whose output nobody sees. Leave "
-            f"{SETTING} and fs.file.impl to Spark, or take another place for checkpointLocation"
-        )
+    return files.getClass().getSimpleName(), found
 
 
 def _hadoop_settings(spark: SparkSession) -> Any:
