@@ -120,6 +120,12 @@ class Job:
         """Is there once the job is held."""
         return Path(f"{self.checkpoint}.held")
 
+    @property
+    def all_held(self) -> list[int]:
+        """The processes to kill, where several tasks have come to the point."""
+        beside = Path(self.checkpoint)
+        return [int(each.suffix[1:]) for each in beside.parent.glob(f"{beside.name}.held.*")]
+
     def release(self) -> None:
         """Let it go on."""
         Path(f"{self.checkpoint}.released").touch()
@@ -250,6 +256,7 @@ class HoldAt:
                 self._armed.touch()
 
     def _hold(self, victim: int) -> None:
+        Path(f"{self._held}.{victim}").touch()
         draft = self._held.with_suffix(f".{os.getpid()}")
         draft.write_text(str(victim))
         draft.rename(self._held)

@@ -21,6 +21,12 @@ from sparkonce.stream.steps import Observer
 PARTITIONS = 4
 COUNT = 1000
 EXPECTED = [f"{number:06}".encode() for number in range(COUNT)]
+STORE = "spark.sql.streaming.stateStore.providerClass"
+_STATE = "org.apache.spark.sql.execution.streaming.state"
+PROVIDERS = {
+    "hdfs": f"{_STATE}.HDFSBackedStateStoreProvider",
+    "rocksdb": f"{_STATE}.RocksDBStateStoreProvider",
+}
 MakeJob = Callable[..., Job]
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from oracle import hanging, read, settle, values
 from sparkonce.local import LocalKafka
-from stream_jobs import COUNT, EXPECTED, MakeJob, jobs_on, write
+from stream_jobs import COUNT, EXPECTED, PROVIDERS, STORE, MakeJob, jobs_on, write
 
 
 class Once:
@@ -61,7 +61,7 @@ def test_a_task_that_fails_in_mid_batch_costs_an_attempt_and_nothing_else(
     assert hanging(job.servers, job.target) == []
 
 
-@pytest.mark.parametrize("store", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+@pytest.mark.parametrize("store", PROVIDERS)
 def test_state_is_that_of_the_attempt_that_became_visible(
     spark: SparkSession, new_job: MakeJob, tmp_path: Path, store: str
 ) -> None:
@@ -86,10 +86,7 @@ def test_state_is_that_of_the_attempt_that_became_visible(
 
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "2")
-    own.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        f"org.apache.spark.sql.execution.streaming.state.{store}",
-    )
+    own.conf.set(STORE, PROVIDERS[store])
     frame, mode = job.frame(own)
     reports = write(job, frame, mode=mode, observe=in_second_batch)
     assert [report.attempts for report in reports] == [1, 2, 1]

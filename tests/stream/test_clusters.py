@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs import Job, apart
-from oracle import hanging, values
-from parts import marked_processes
+from oracle import hanging, read, values
+from parts import marked_processes, wait_until
 from sparkonce.local import LocalKafka
 from sparkonce.local.spark import LocalSpark
-from stream_jobs import EXPECTED, MakeJob, jobs_on
+from stream_jobs import EXPECTED, PROVIDERS, STORE, MakeJob, jobs_on
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -52,6 +53,35 @@ def executors(mark: str) -> list[int]:
 def ended(process: object, job: Job) -> None:
     code = process.wait(120)  # type: ignore[attr-defined]
     assert code == 0, job.log.read_text()[-5000:]
+
+
+def test_what_an_executor_remembers_of_a_lost_attempt_is_not_gone_on_from(
+    safe_job: MakeJob, master: str, tmp_path: Path
+) -> None:
+    """Both executors have computed their part of the first batch when one of them is killed. The
+    other part is computed again by the one that replaces it, and goes back with the next batch."""
+    service = tmp_path / "service"
+    service.write_text("2")
+    store = "rocksdb" if master.startswith("spark:") else "hdfs"
+    job = safe_job(
+        kind="weighed",
+        hold_at="produce:last",
+        service=str(service),
+        master=master,
+        conf={STORE: PROVIDERS[store]},
+    )
+    with apart([job]) as driver:
+        wait_until(lambda: len(job.all_held) == 2, "both are held")
+        service.write_text("100")
+        os.kill(max(job.all_held), signal.SIGKILL)
+        job.release()
+        ended(driver, job)
+    sums = defaultdict(list)
+    for record in read(job.servers, job.target):
+        sums[record.key].append(int(record.value or b""))
+    assert [*sums.values()] == [[4000, 8000, 10000]] * 10
+    assert "the query goes on in a new run" in job.log.read_text()
+    assert hanging(job.servers, job.target) == []
 
 
 def test_jobs_on_a_cluster_with_an_executor_killed_in_mid_batch(

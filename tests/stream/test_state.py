@@ -17,14 +17,8 @@ from jobs import Job, apart
 from oracle import hanging, read
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka
-from stream_jobs import COUNT, MakeJob, fill, jobs_on
+from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, jobs_on
 
-STORE = "spark.sql.streaming.stateStore.providerClass"
-PACKAGE = "org.apache.spark.sql.execution.streaming.state"
-PROVIDERS = {
-    "hdfs": f"{PACKAGE}.HDFSBackedStateStoreProvider",
-    "rocksdb": f"{PACKAGE}.RocksDBStateStoreProvider",
-}
 CASES = [
     *(("gated", store, point) for store in PROVIDERS for point in ("produce:last", "end:answered")),
     ("windowed", "hdfs", "end:answered"),

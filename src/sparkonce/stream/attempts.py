@@ -49,6 +49,14 @@ class _Clock:
             self.transaction_ms += spent_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a batch came to its end."""
+
+    is_recorded: bool
+    attempts: int
+
+
 class Attempts:
     """Writes batches into one sink, and tells the listener what became of each."""
 
@@ -76,8 +84,8 @@ class Attempts:
         entry: Entry,
         sources: Sequence[Offsets | str],
         is_nothing: Callable[[Written], bool],
-    ) -> bool:
-        """Whether the batch was recorded; one that `is_nothing` costs no transaction."""
+    ) -> Ran:
+        """A batch that `is_nothing` costs no transaction, and is not recorded."""
         clock = _Clock.start()
         causes: list[str] = []
         try:
@@ -95,7 +103,7 @@ class Attempts:
             raise
         outcome = "committed" if recorded else "empty"
         self._report(entry, written, outcome, clock, len(causes) + 1)
-        return recorded
+        return Ran(recorded, len(causes) + 1)
 
     def skipped(self, entry: Entry) -> None:
         """Tell of a batch that the ledger has already."""

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from pyspark.sql import DataFrame
 
@@ -16,6 +17,7 @@ from sparkonce.stream.attempts import Attempts
 from sparkonce.stream.checkpoint import CheckpointFolder
 from sparkonce.stream.files import ListedFiles
 from sparkonce.stream.ledger import Entry, LedgerError, Offsets
+from sparkonce.stream.runs import Run
 from sparkonce.stream.steps import Sink, Written
 
 _RECORD_EVERY_S = 10.0
@@ -37,6 +39,7 @@ class Pipeline:
         guarantee: Guarantee,
         kafka_sources: Sequence[bool],
         last: Entry | None,
+        run: Run | None,
     ) -> None:
         self._sink = sink
         self._attempts = attempts
@@ -47,6 +50,7 @@ class Pipeline:
         self._guarantee = guarantee
         self._kafka_sources = kafka_sources
         self._last = last
+        self._run = run
         self._recorded_s: float | None = None
         self._query: str | None = None
 
@@ -62,12 +66,15 @@ class Pipeline:
             return self._is_nothing(written)
 
         try:
-            recorded = self._attempts.run(frame, entry, sources, is_nothing)
+            with self._run.batch() if self._run else nullcontext():
+                ran = self._attempts.run(frame, entry, sources, is_nothing)
         except FencedError as error:
             raise self._fenced_by(error) from error
-        if recorded:
+        if ran.is_recorded:
             self._last = entry
             self._recorded_s = time.monotonic()
+        if self._run:
+            self._run.judge(ran.attempts)
 
     def _is_nothing(self, written: Written) -> bool:
         """Whether a batch is not worth a transaction. The first of a run always is: it says whose

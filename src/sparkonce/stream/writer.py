@@ -7,11 +7,11 @@ the query, and calls the pipeline for each batch.
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import suppress
 from typing import Any, Self
 
 from py4j.protocol import Py4JError
+from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -29,6 +29,7 @@ from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
 from sparkonce.stream.renaming import check_replaces, renaming_plainly
 from sparkonce.stream.report import Listener, Listeners, LogListener
+from sparkonce.stream.runs import RenewedQuery, Run
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
 from sparkonce.stream.steps import Observer, Sink
@@ -133,9 +134,11 @@ class StreamWriter(Options):
         _warn(reading, settings)
         location = self._location(spark)
         folder = CheckpointFolder(spark, location)
-        if reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE:
+        keeps_state = reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE
+        if keeps_state:
             with renaming_plainly(spark, is_local=folder.is_local):
                 check_replaces(spark, location)
+        remembers = keeps_state and not _is_one_process(spark)
         sink = target.open(frame, reading, self._observe)
         try:
             last = take_over(sink, folder, reading, settings)
@@ -149,6 +152,7 @@ class StreamWriter(Options):
                 attempts_max=settings.attempts_max,
                 listener=self._all_listeners(*([shown] if shown else [])),
             )
+            run = Run(spark.sparkContext, settings.pipeline) if remembers else None
             pipeline = Pipeline(
                 sink,
                 attempts,
@@ -159,9 +163,14 @@ class StreamWriter(Options):
                 guarantee=settings.guarantee,
                 kafka_sources=[source.is_kafka for source in reading.sources],
                 last=last,
+                run=run,
             )
-            with renaming_plainly(spark, is_local=folder.is_local):
-                query = self._start(pipeline, location)
+
+            def start() -> StreamingQuery:
+                with renaming_plainly(spark, is_local=folder.is_local):
+                    return self._start(pipeline, location)
+
+            query = RenewedQuery(run, start) if run else start()
         except BaseException:
             sink.close()
             raise
@@ -208,6 +217,11 @@ def check_session(spark: SparkSession) -> None:
         )
 
 
+def _is_one_process(spark: SparkSession) -> bool:
+    master = spark.sparkContext.master or ""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
 def _warn(reading: Reading, settings: PipelineSettings) -> None:
     for source in reading.sources:
         if source.reads_uncommitted and not settings.guarantee.may_repeat:
@@ -226,11 +240,15 @@ def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | Non
     def wait() -> None:
         if shown:
             shown.start()
-        # How it ended is told by the query itself, to whoever waits for it.
-        with suppress(PySparkException, Py4JError):
-            query._jsq.awaitTermination()
+        if isinstance(query, RenewedQuery):
+            query.last()
+        else:
+            # How it ended is told by the query itself, to whoever waits for it.
+            with suppress(PySparkException, Py4JError):
+                query._jsq.awaitTermination()
         if shown:
             shown.stop()
         sink.close()
 
-    threading.Thread(target=wait, name="sparkonce-close", daemon=True).start()
+    # It starts new runs, which have the properties (such as the pool) of the thread they came from.
+    InheritableThread(wait, name="sparkonce-close", daemon=True).start()

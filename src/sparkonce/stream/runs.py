@@ -1,0 +1,158 @@
+"""A query with state on several executors, and when its run has to be renewed.
+
+Executors remember the state of a run, by its version alone. Where a batch was computed twice, one
+of them may remember the attempt that was given up while another has computed the last; and the next
+batch takes what its executor remembers, not what is on disk. A new run remembers nothing. So behind
+a batch that was computed twice the run ends, and a new one goes on with the state that is on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+
+from sparkonce.errors import SparkonceError
+
+_log = logging.getLogger("sparkonce.stream")
+_LOOK_EVERY_S: Final = 0.005
+_TOLD_WITHIN_S: Final = 2.0
+
+
+class RunSpent(SparkonceError):
+    """This run must not compute another batch; the query goes on in a new one."""
+
+
+class Run:
+    """Whether what executors remember of the present run can be trusted."""
+
+    def __init__(self, context: SparkContext, name: str) -> None:
+        self._context = context
+        self._name = name
+        self._tag = ""
+        self.is_spent = False
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Around all that Spark does for a batch."""
+        if self.is_spent:
+            raise RunSpent(f"{self._name!r} goes on in a new run, which reads state from disk")
+        self._tag = f"sparkonce-{uuid.uuid4()}"
+        self._context.addJobTag(self._tag)
+        try:
+            yield
+        finally:
+            self._context.removeJobTag(self._tag)
+
+    def judge(self, attempts: int) -> None:
+        """Behind a batch that took so many attempts."""
+        self.is_spent = attempts > 1 or self._ran_again()
+        if self.is_spent:
+            _log.warning(
+                "%s: the last batch was computed more than once, and executors may remember the "
+                "state of an attempt that was given up: the query goes on in a new run, which "
+                "reads state from disk",
+                self._name,
+            )
+
+    def renew(self) -> None:
+        self.is_spent = False
+
+    def _ran_again(self) -> bool:
+        """Whether Spark itself ran a task of the batch again; also if it can't tell any more."""
+        context: Any = self._context._jsc.sc()
+        tracker = context.statusTracker()
+        jobs = [_ended(tracker, job) for job in tracker.getJobIdsForTag(self._tag)]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds()]
+        is_told = bool(jobs) and all(jobs) and all(each.isDefined() for each in stages)
+        return not is_told or any(
+            each.get().numFailedTasks() or each.get().currentAttemptId() for each in stages
+        )
+
+
+def _ended(tracker: Any, job: int) -> Any:
+    """What is known of a job once its end was told, and with it all that happened before; None if
+    it never is: Spark drops what it can't tell in time."""
+    deadline_s = time.monotonic() + _TOLD_WITHIN_S
+    while (told := tracker.getJobInfo(job)).isDefined() and time.monotonic() < deadline_s:
+        if told.get().status().toString() != "RUNNING":
+            return told.get()
+        time.sleep(_LOOK_EVERY_S)
+    return None
+
+
+class RenewedQuery(StreamingQuery):
+    """Spark's handle of a query, whichever run of it is the present one."""
+
+    def __init__(self, run: Run, start: Callable[[], StreamingQuery]) -> None:
+        super().__init__(start()._jsq)
+        self._run = run
+        self._start = start
+        self._changing = threading.Lock()
+        self._is_stopped = False
+        self._over = threading.Event()
+        self._failure: Exception | None = None
+
+    def last(self) -> None:
+        """Wait for the last run to end, and start new ones until then."""
+        while True:
+            # How it ended is told by the query itself, to whoever waits for it.
+            with suppress(PySparkException, Py4JError):
+                self._jsq.awaitTermination()
+            with self._changing:
+                if self._is_stopped or not self._run.is_spent or not self._ended_as_spent():
+                    break
+                self._run.renew()
+                try:
+                    self._jsq = self._start()._jsq
+                except Exception as error:  # noqa: BLE001 - told to whoever waits for the query
+                    self._failure = error
+                    break
+        self._over.set()
+
+    def _ended_as_spent(self) -> bool:
+        failure = super().exception()
+        return failure is not None and RunSpent.__name__ in str(failure)
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
+        return not self._over.is_set()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:  # noqa: N802
+        if timeout is not None and timeout > 0 and not self._over.wait(timeout):
+            return False
+        if timeout is None:
+            self._over.wait()
+        if self._failure is not None:
+            raise self._failure
+        return super().awaitTermination(timeout)
+
+    def processAllAvailable(self) -> None:  # noqa: N802
+        while True:
+            run = self._jsq
+            try:
+                return super().processAllAvailable()
+            except StreamingQueryException:
+                # The present run has ended; perhaps there is another.
+                while self._jsq is run and not self._over.wait(_LOOK_EVERY_S):
+                    pass
+                if self._jsq is run:
+                    raise
+
+    def stop(self) -> None:
+        with self._changing:
+            self._is_stopped = True
+            super().stop()
+        self._over.wait()
+
+    def exception(self) -> StreamingQueryException | None:
+        return super().exception() if self._over.is_set() else None

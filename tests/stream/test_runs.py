@@ -1,0 +1,189 @@
+"""Behind a batch that was computed twice a query with state goes on in a new run, unnoticed by whom
+has its handle."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import sparkonce
+from jobs import Job
+from oracle import read
+from parts import wait_until
+from sparkonce.errors import SparkonceError
+from sparkonce.stream import writer
+from stream_jobs import COUNT, MakeJob, fill
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one process has all executors, none remembers what another has not seen."""
+    monkeypatch.setattr(writer, "_is_one_process", lambda spark: False)
+
+
+class FailsOnce:
+    """The first attempt of the first batch is given up, as soon as a file says that it may be."""
+
+    def __init__(self, may: Path | None = None) -> None:
+        self.is_due = True
+        self.may = may
+
+    def __call__(self, point: str) -> None:
+        if point == "offsets" and self.is_due:
+            if self.may:
+                wait_until(self.may.exists, "it may go on")
+            self.is_due = False
+            raise SparkonceError("the first attempt ends here")
+
+
+def live(job: Job, spark: SparkSession, observe: Callable[[str], None]) -> StreamingQuery:
+    """As the job, without an end."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "2")
+    frame, mode = job.frame(own)
+    return (
+        sparkonce.write_stream(frame)
+        .format("kafka")
+        .outputMode(mode)
+        .option("kafka.bootstrap.servers", job.servers)
+        .option("topic", job.target)
+        .option("kafka.transactional.id", job.name)
+        .option("checkpointLocation", job.checkpoint)
+        .observe(observe)
+        .start()
+    )
+
+
+def told(job: Job) -> dict[bytes | None, list[int]]:
+    sums: dict[bytes | None, list[int]] = {}
+    for record in read(job.servers, job.target):
+        sums.setdefault(record.key, []).append(int(record.value or b""))
+    return sums
+
+
+def test_a_batch_computed_twice_is_the_last_of_its_run(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    job = new_job(kind="counting")
+    query = job.start(spark.newSession(), FailsOnce())
+    first = query.runId
+    query.awaitTermination()
+    assert query.runId != first
+    assert (query.isActive, query.exception()) == (False, None)
+    assert query.awaitTermination(1) is True
+    assert {sums[-1] for sums in told(job).values()} == {COUNT // 10}
+    assert all(sums == sorted(set(sums)) for sums in told(job).values())
+
+
+def test_one_that_was_not_is_followed_in_the_same_run(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    query = new_job(kind="counting").start(spark.newSession())
+    first = query.runId
+    query.awaitTermination()
+    assert query.runId == first
+    assert len(query.recentProgress) >= 3
+
+
+def test_who_waits_for_all_that_is_there_waits_for_the_new_run(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    job = new_job(kind="counting", count=400)
+    query = live(job, spark, FailsOnce())
+    first = query.runId
+    query.processAllAvailable()
+    assert query.awaitTermination(1) is False
+    fill(job.servers, job.source, 400, 400)
+    query.processAllAvailable()
+    assert query.runId != first
+    assert query.isActive
+    assert all(sums == [40, 80] for sums in told(job).values())
+    query.stop()
+    assert (query.isActive, query.exception()) == (False, None)
+
+
+def test_a_query_that_is_stopped_gets_no_new_run(spark: SparkSession, new_job: MakeJob) -> None:
+    job = new_job(kind="counting", count=400)
+    query = live(job, spark, FailsOnce())
+    query.processAllAvailable()
+    query.stop()
+    query.awaitTermination()
+    assert not query.isActive
+    assert query.id not in {each.id for each in spark.streams.active}
+
+
+def test_a_failure_of_its_own_ends_it(spark: SparkSession, new_job: MakeJob) -> None:
+    def fail(point: str) -> None:
+        if point == "offsets":
+            raise SparkonceError("each attempt ends here")
+
+    query = new_job(kind="counting").start(spark.newSession(), fail)
+    with pytest.raises(StreamingQueryException, match="each attempt ends here"):
+        query.awaitTermination()
+    assert not query.isActive
+    assert "each attempt ends here" in str(query.exception())
+
+
+def test_a_new_run_that_cannot_start_tells_why(
+    spark: SparkSession, new_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    may = tmp_path / "may"
+    query = new_job(kind="counting").start(spark.newSession(), FailsOnce(may))
+
+    def refuse() -> StreamingQuery:
+        raise SparkonceError("not today")
+
+    monkeypatch.setattr(query, "_start", refuse)
+    may.touch()
+    with pytest.raises(SparkonceError, match="not today"):
+        query.awaitTermination()
+    assert not query.isActive
+
+
+RETRIED = """
+import sys
+from pathlib import Path
+import sparkonce
+from sparkonce.stream.runs import Run
+
+spark = sparkonce.session("retried", "local[2,3]")
+run, mark = Run(spark.sparkContext, "p"), Path(sys.argv[1])
+
+def stumble(index, rows):
+    if index == 1 and not mark.exists():
+        mark.touch()
+        raise RuntimeError("once")
+    return rows
+
+def batch(function):
+    with run.batch():
+        spark.sparkContext.parallelize(range(4), 2).mapPartitionsWithIndex(function).collect()
+    run.judge(1)
+    return run.is_spent
+
+print(batch(lambda index, rows: rows), batch(stumble))
+spark.stop()
+"""
+
+
+def test_a_task_that_spark_ran_again_is_noticed(tmp_path: Path) -> None:
+    source = Path(__file__).parents[2] / "src"
+    done = subprocess.run(
+        [sys.executable, "-c", RETRIED, str(tmp_path / "mark")],
+        env=os.environ | {"PYTHONPATH": str(source)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert done.stdout.split() == ["False", "True"]
