@@ -151,13 +151,14 @@ def test_a_new_run_that_cannot_start_tells_why(
 
 
 RETRIED = """
-import sys
+import sys, time
 from pathlib import Path
 import sparkonce
 from sparkonce.stream.runs import Run
 
 spark = sparkonce.session("retried", "local[2,3]")
-run, mark = Run(spark.sparkContext, "p"), Path(sys.argv[1])
+run = Run(spark.sparkContext, "p", is_one_process=False)
+mark, ended = Path(sys.argv[1], "mark"), Path(sys.argv[1], "ended")
 
 def stumble(index, rows):
     if index == 1 and not mark.exists():
@@ -171,19 +172,36 @@ def batch(function):
     run.judge(1)
     return run.is_spent
 
+def linger(index, rows):
+    if index == 1:
+        raise RuntimeError("each time")
+    time.sleep(1.5)
+    ended.touch()
+    return rows
+
 print(batch(lambda index, rows: rows), batch(stumble))
+run.renew()
+with run.batch():
+    try:
+        spark.sparkContext.parallelize(range(4), 2).mapPartitionsWithIndex(linger).collect()
+    except Exception:
+        before = ended.exists()
+        run.settle()
+        print(before, ended.exists())
 spark.stop()
 """
 
 
-def test_a_task_that_spark_ran_again_is_noticed(tmp_path: Path) -> None:
+def test_tasks_that_ran_again_are_noticed_and_those_that_go_on_are_waited_for(
+    tmp_path: Path,
+) -> None:
     source = Path(__file__).parents[2] / "src"
     done = subprocess.run(
-        [sys.executable, "-c", RETRIED, str(tmp_path / "mark")],
+        [sys.executable, "-c", RETRIED, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": str(source)},
         capture_output=True,
         text=True,
         timeout=100,
         check=True,
     )
-    assert done.stdout.split() == ["False", "True"]
+    assert done.stdout.split() == ["False", "True", "False", "True"]

@@ -69,7 +69,9 @@ class Attempts:
         attempts_max: int,
         listener: Listener,
         run_id: str | None = None,
+        settle: Callable[[], None] | None = None,
     ) -> None:
+        """`settle` waits for what is left of an attempt that was given up."""
         self._sink = sink
         self._name = name
         self._guarantee = guarantee
@@ -77,6 +79,7 @@ class Attempts:
         self._attempts_max = 1 if guarantee is Guarantee.AT_MOST_ONCE else attempts_max
         self._listener = listener
         self._run_id = run_id
+        self._settle = settle
 
     def run(
         self,
@@ -96,6 +99,8 @@ class Attempts:
                 except (SparkonceError, PySparkException, Py4JJavaError) as error:
                     causes.append(self._sink.trouble or str(error))
                     self._give_up(error, causes)
+                    if self._settle:
+                        self._settle()
         except BaseException as failure:
             self._sink.abandon()
             why = causes[0] if causes else str(failure)

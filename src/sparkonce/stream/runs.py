@@ -1,9 +1,12 @@
-"""A query with state on several executors, and when its run has to be renewed.
+"""A query with state: where an attempt that was given up could still be heard of.
 
-Executors remember the state of a run, by its version alone. Where a batch was computed twice, one
-of them may remember the attempt that was given up while another has computed the last; and the next
-batch takes what its executor remembers, not what is on disk. A new run remembers nothing. So behind
-a batch that was computed twice the run ends, and a new one goes on with the state that is on disk.
+Spark names state by its version alone. A task of an attempt that was given up must have ended
+before the batch is run again, or it may write its state over that of the next one.
+
+And executors remember the state of a run. Where a batch was computed twice, one of them may
+remember the attempt that was given up while another has computed the last; and the next batch takes
+what its executor remembers, not what is on disk. A new run remembers nothing. So behind a batch
+that was computed twice the run ends, and a new one goes on with the state that is on disk.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from sparkonce.errors import SparkonceError
 _log = logging.getLogger("sparkonce.stream")
 _LOOK_EVERY_S: Final = 0.005
 _TOLD_WITHIN_S: Final = 2.0
+_SETTLED_WITHIN_S: Final = 60.0
 
 
 class RunSpent(SparkonceError):
@@ -33,11 +37,13 @@ class RunSpent(SparkonceError):
 
 
 class Run:
-    """Whether what executors remember of the present run can be trusted."""
+    """What Spark does for the batches of a query, and whether its executors can be trusted to
+    remember their state."""
 
-    def __init__(self, context: SparkContext, name: str) -> None:
+    def __init__(self, context: SparkContext, name: str, *, is_one_process: bool) -> None:
         self._context = context
         self._name = name
+        self.is_one_process = is_one_process
         self._tag = ""
         self.is_spent = False
 
@@ -53,8 +59,22 @@ class Run:
         finally:
             self._context.removeJobTag(self._tag)
 
+    def settle(self) -> None:
+        """Wait until no task of the batch is running; between two attempts."""
+        deadline_s = time.monotonic() + _SETTLED_WITHIN_S
+        while running := sum(stage.numActiveTasks() for stage in self._stages() or ()):
+            if time.monotonic() > deadline_s:
+                raise SparkonceError(
+                    f"{running} tasks of an attempt of {self._name!r} that was given up still run "
+                    f"after {_SETTLED_WITHIN_S:g} s, and could write their state over that of the "
+                    "next. Look for what holds them on their executors; then start the query again"
+                )
+            time.sleep(_LOOK_EVERY_S)
+
     def judge(self, attempts: int) -> None:
         """Behind a batch that took so many attempts."""
+        if self.is_one_process:
+            return  # what it remembers last is what it computed last
         self.is_spent = attempts > 1 or self._ran_again()
         if self.is_spent:
             _log.warning(
@@ -69,14 +89,20 @@ class Run:
 
     def _ran_again(self) -> bool:
         """Whether Spark itself ran a task of the batch again; also if it can't tell any more."""
+        stages = self._stages()
+        return not stages or any(
+            stage.numFailedTasks() or stage.currentAttemptId() for stage in stages
+        )
+
+    def _stages(self) -> list[Any] | None:
+        """Of all jobs of the batch, which have ended; None if not all is known."""
         context: Any = self._context._jsc.sc()
         tracker = context.statusTracker()
         jobs = [_ended(tracker, job) for job in tracker.getJobIdsForTag(self._tag)]
-        stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds()]
-        is_told = bool(jobs) and all(jobs) and all(each.isDefined() for each in stages)
-        return not is_told or any(
-            each.get().numFailedTasks() or each.get().currentAttemptId() for each in stages
-        )
+        if not all(jobs):
+            return None
+        stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds()]
+        return [each.get() for each in stages] if all(e.isDefined() for e in stages) else None
 
 
 def _ended(tracker: Any, job: int) -> Any:

@@ -134,11 +134,11 @@ class StreamWriter(Options):
         _warn(reading, settings)
         location = self._location(spark)
         folder = CheckpointFolder(spark, location)
-        keeps_state = reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE
-        if keeps_state:
+        run = None
+        if reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE:
+            run = Run(spark.sparkContext, settings.pipeline, is_one_process=_is_one_process(spark))
             with renaming_plainly(spark, is_local=folder.is_local):
                 check_replaces(spark, location)
-        remembers = keeps_state and not _is_one_process(spark)
         sink = target.open(frame, reading, self._observe)
         try:
             last = take_over(sink, folder, reading, settings)
@@ -151,8 +151,8 @@ class StreamWriter(Options):
                 guarantee=settings.guarantee,
                 attempts_max=settings.attempts_max,
                 listener=self._all_listeners(*([shown] if shown else [])),
+                settle=run.settle if run else None,
             )
-            run = Run(spark.sparkContext, settings.pipeline) if remembers else None
             pipeline = Pipeline(
                 sink,
                 attempts,
@@ -170,7 +170,7 @@ class StreamWriter(Options):
                 with renaming_plainly(spark, is_local=folder.is_local):
                     return self._start(pipeline, location)
 
-            query = RenewedQuery(run, start) if run else start()
+            query = RenewedQuery(run, start) if run and not run.is_one_process else start()
         except BaseException:
             sink.close()
             raise
