@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import threading
 import traceback
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +18,9 @@ from typing import Any
 from sparkonce.verify.child import end_with_parent, tell_where_on_signal
 from sparkonce.verify.contract import Job, Pipeline
 from sparkonce.verify.gate import START, Pass
+
+APPLICATIONS = "spark-applications"
+"""A file in the folder for temporary ones: by which names Spark's cluster knows this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,8 @@ def main() -> None:
         import sparkonce
 
         spark = sparkonce.session("verify", order.master, order.conf)
+        with Path(tempfile.gettempdir(), APPLICATIONS).open("a") as applications:
+            print(spark.sparkContext.applicationId, file=applications)
     first, *others = zip(pipelines, order.assignments, strict=True)
     threads = [threading.Thread(target=_run, args=pair) for pair in others]
     for thread in threads:

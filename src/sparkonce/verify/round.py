@@ -9,6 +9,7 @@ happens while the pipeline that asked for it stands at its point.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -22,12 +23,13 @@ from typing import Final
 
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
+from sparkonce.local.spark import spark_home
 from sparkonce.verify import readers
 from sparkonce.verify.child import Child, short_lived
 from sparkonce.verify.contract import Record
 from sparkonce.verify.disturb import Brokers, Server, executor_of, stop_for
 from sparkonce.verify.gate import START, Arrival, Gate
-from sparkonce.verify.host import Assignment, Order
+from sparkonce.verify.host import APPLICATIONS, Assignment, Order
 from sparkonce.verify.outcome import Outcome
 from sparkonce.verify.schedule import (
     ENDS,
@@ -97,6 +99,7 @@ class Round:
     def run(self) -> list[Outcome]:
         self._began_s = time.monotonic()
         with ExitStack() as stack:
+            stack.callback(self._clear_work)
             with ThreadPoolExecutor(_BUSY_MAX) as threads:
                 for course in self._all:
                     stack.callback(course.close)
@@ -173,6 +176,15 @@ class Round:
             if zombie is not None:
                 self._wake(*zombie)
         return failures
+
+    def _clear_work(self) -> None:
+        """What a cluster in one's own process leaves in Spark's folder: its executors' jars."""
+        told = self._folder / APPLICATIONS
+        names = told.read_text().split() if told.exists() else []
+        for work in (spark_home() / "work" / name for name in names):
+            if work.exists():
+                shutil.rmtree(work)
+        told.unlink(missing_ok=True)
 
     def _listen_to(self, child: Child) -> None:
         for course in self._all:

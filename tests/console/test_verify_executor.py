@@ -1,0 +1,26 @@
+"""Executors as processes of their own, killed: as the full preset has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verify_command import verify
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_state_survives_an_executor(tmp_path: Path) -> None:
+    """The seed kills one of two when both have computed their part of the first batch."""
+    done = verify(
+        tmp_path,
+        "--minutes", "0.1", "--runs", "1", "--seed", "101",
+        "--only", "stateful", "--only", "exactly", "--only", "executor", "--brokers", "1",
+        timeout_s=280,
+    )  # fmt: skip
+    assert done.returncode == 0
+    (outcome,) = json.loads((tmp_path / "verification.json").read_text())["outcomes"]
+    assert (outcome["pipeline"], outcome["verdict"]) == ("stateful", "kept")
+    assert any("KillExecutor" in each["text"] for each in outcome["story"])
