@@ -128,7 +128,7 @@ class RenewedQuery(StreamingQuery):
         self._over = threading.Event()
         self._failure: Exception | None = None
 
-    def last(self) -> None:
+    def supervise(self) -> None:
         """Wait for the last run to end, and start new ones until then."""
         while True:
             # How it ended is told by the query itself, to whoever waits for it.

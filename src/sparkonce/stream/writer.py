@@ -241,7 +241,7 @@ def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | Non
         if shown:
             shown.start()
         if isinstance(query, RenewedQuery):
-            query.last()
+            query.supervise()
         else:
             # How it ended is told by the query itself, to whoever waits for it.
             with suppress(PySparkException, Py4JError):
