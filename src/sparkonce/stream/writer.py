@@ -1,4 +1,4 @@
-"""`sparkonce.write_stream(df)`: the verbs of `df.writeStream`, and a plain StreamingQuery back.
+"""`sparkonce.write_stream(df)`: the verbs of `df.writeStream`, and a StreamingQuery back.
 
 Everything is checked in `start`: settings, schema, cluster, ledger and checkpoint. Then Spark runs
 the query, and calls the pipeline for each batch.
@@ -41,7 +41,8 @@ _log = logging.getLogger("sparkonce.stream")
 def write_stream(frame: DataFrame) -> StreamWriter:
     """`df.writeStream` with a promise: each micro-batch is one transaction of the sink.
 
-    The verbs are Spark's, and so are the options; `start()` returns a plain StreamingQuery.
+    The verbs are Spark's, and so are the options; `start()` returns a plain StreamingQuery (with
+    state on a cluster, one that outlives a run: `runs`).
     """
     return StreamWriter(frame)
 
