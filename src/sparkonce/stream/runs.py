@@ -28,7 +28,7 @@ from sparkonce.errors import SparkonceError
 
 _log = logging.getLogger("sparkonce.stream")
 _LOOK_EVERY_S: Final = 0.005
-_TOLD_WITHIN_S: Final = 2.0
+_TOLD_WITHIN_S: Final = 10.0
 _SETTLED_WITHIN_S: Final = 60.0
 
 
