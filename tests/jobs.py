@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
 
 import sparkonce
+from sparkonce.stream.writer import StreamWriter
 from sparkonce.verify.child import interpreted_variable
 from sparkonce.verify.disturb import executor_of
 
@@ -56,20 +57,26 @@ class Job:
     ) -> StreamingQuery:
         frame, mode = self.frame(spark)
         writer = (
-            sparkonce.write_stream(frame)
-            .format("kafka")
-            .outputMode(mode)
-            .option("kafka.bootstrap.servers", self.servers)
+            self.writer(frame, mode)
             .option("topic", None if self.kind == "routed" else self.target)
-            .option("kafka.transactional.id", self.name)
             .option("guarantee", self.guarantee)
-            .option("checkpointLocation", self.checkpoint)
             .options(**self.options)
             .trigger(availableNow=True)
         )
         if observe is not None:
             writer.observe(observe)
         return writer.start()
+
+    def writer(self, frame: DataFrame, mode: str) -> StreamWriter:
+        """Of any frame, under the job's name."""
+        return (
+            sparkonce.write_stream(frame)
+            .format("kafka")
+            .outputMode(mode)
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("kafka.transactional.id", self.name)
+            .option("checkpointLocation", self.checkpoint)
+        )
 
     def run(self, spark: SparkSession, observe: Callable[[str], None] | None = None) -> None:
         own = spark.newSession()

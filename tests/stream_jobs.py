@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-import sparkonce
 from jobs import Job
+from oracle import read
 from sparkonce import Producer
 from sparkonce.local import LocalKafka
 from sparkonce.stream.report import BatchReport
@@ -71,6 +72,14 @@ def jobs_on(kafka: LocalKafka, folder: Path, **layout: Any) -> Iterator[MakeJob]
         kafka.delete_topic(topic)
 
 
+def sums_told(job: Job) -> dict[bytes, list[int]]:
+    """What was written of each key, in order."""
+    told: dict[bytes, list[int]] = defaultdict(list)
+    for record in read(job.servers, job.target):
+        told[record.key or b""].append(int(record.value or b""))
+    return told
+
+
 class Reports:
     """Remembers what was told of every batch."""
 
@@ -91,16 +100,7 @@ def write(
 ) -> list[BatchReport]:
     """Write a frame of one's own as the job would; option topic="" for rows that name theirs."""
     reports = Reports()
-    writer = (
-        sparkonce.write_stream(frame)
-        .format("kafka")
-        .outputMode(mode)
-        .option("kafka.bootstrap.servers", job.servers)
-        .option("kafka.transactional.id", job.name)
-        .option("checkpointLocation", job.checkpoint)
-        .trigger(availableNow=True)
-        .listener(reports)
-    )
+    writer = job.writer(frame, mode).trigger(availableNow=True).listener(reports)
     for name, value in ({"topic": job.target} | options).items():
         if value != "":
             writer.option(name, value)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from oracle import hanging, read, settle, values
 from sparkonce.local import LocalKafka
-from stream_jobs import COUNT, EXPECTED, PROVIDERS, STORE, MakeJob, jobs_on, write
+from stream_jobs import COUNT, EXPECTED, PROVIDERS, STORE, MakeJob, jobs_on, sums_told, write
 
 
 class Once:
@@ -90,10 +90,7 @@ def test_state_is_that_of_the_attempt_that_became_visible(
     frame, mode = job.frame(own)
     reports = write(job, frame, mode=mode, observe=in_second_batch)
     assert [report.attempts for report in reports] == [1, 2, 1]
-    told: dict[bytes, list[int]] = {}
-    for record in read(job.servers, job.target):
-        told.setdefault(record.key or b"", []).append(int(record.value or b""))
-    for key, sums in told.items():
+    for key, sums in sums_told(job).items():
         added = [after - before for before, after in zip([0, *sums], sums, strict=False)]
         assert added[0] % 2 == 0 and added[2] % 100 == 0, (key, sums)
         in_second = COUNT // 10 - added[0] // 2 - added[2] // 100

@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import signal
 import uuid
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jobs import Job, apart
-from oracle import hanging, read, values
+from oracle import hanging, values
 from parts import marked_processes, wait_until
 from sparkonce.local import LocalKafka
 from sparkonce.local.spark import LocalSpark
-from stream_jobs import EXPECTED, PROVIDERS, STORE, MakeJob, jobs_on
+from stream_jobs import EXPECTED, PROVIDERS, STORE, MakeJob, jobs_on, sums_told
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -76,10 +75,7 @@ def test_what_an_executor_remembers_of_a_lost_attempt_is_not_gone_on_from(
         os.kill(max(job.all_held), signal.SIGKILL)
         job.release()
         ended(driver, job)
-    sums = defaultdict(list)
-    for record in read(job.servers, job.target):
-        sums[record.key].append(int(record.value or b""))
-    assert [*sums.values()] == [[4000, 8000, 10000]] * 10
+    assert [*sums_told(job).values()] == [[4000, 8000, 10000]] * 10
     assert "the query goes on in a new run" in job.log.read_text()
     assert hanging(job.servers, job.target) == []
 

@@ -14,13 +14,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-import sparkonce
 from jobs import Job
-from oracle import read
 from parts import wait_until
 from sparkonce.errors import SparkonceError
 from sparkonce.stream import writer
-from stream_jobs import COUNT, MakeJob, fill
+from stream_jobs import COUNT, MakeJob, fill, sums_told
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -51,24 +49,7 @@ def live(job: Job, spark: SparkSession, observe: Callable[[str], None]) -> Strea
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "2")
     frame, mode = job.frame(own)
-    return (
-        sparkonce.write_stream(frame)
-        .format("kafka")
-        .outputMode(mode)
-        .option("kafka.bootstrap.servers", job.servers)
-        .option("topic", job.target)
-        .option("kafka.transactional.id", job.name)
-        .option("checkpointLocation", job.checkpoint)
-        .observe(observe)
-        .start()
-    )
-
-
-def told(job: Job) -> dict[bytes | None, list[int]]:
-    sums: dict[bytes | None, list[int]] = {}
-    for record in read(job.servers, job.target):
-        sums.setdefault(record.key, []).append(int(record.value or b""))
-    return sums
+    return job.writer(frame, mode).option("topic", job.target).observe(observe).start()
 
 
 def test_a_batch_computed_twice_is_the_last_of_its_run(
@@ -81,8 +62,8 @@ def test_a_batch_computed_twice_is_the_last_of_its_run(
     assert query.runId != first
     assert (query.isActive, query.exception()) == (False, None)
     assert query.awaitTermination(1) is True
-    assert {sums[-1] for sums in told(job).values()} == {COUNT // 10}
-    assert all(sums == sorted(set(sums)) for sums in told(job).values())
+    assert {sums[-1] for sums in sums_told(job).values()} == {COUNT // 10}
+    assert all(sums == sorted(set(sums)) for sums in sums_told(job).values())
 
 
 def test_one_that_was_not_is_followed_in_the_same_run(
@@ -107,7 +88,7 @@ def test_who_waits_for_all_that_is_there_waits_for_the_new_run(
     query.processAllAvailable()
     assert query.runId != first
     assert query.isActive
-    assert all(sums == [40, 80] for sums in told(job).values())
+    assert all(sums == [40, 80] for sums in sums_told(job).values())
     query.stop()
     assert (query.isActive, query.exception()) == (False, None)
 

@@ -6,7 +6,7 @@ must go on from what was told; every value counts once, under one answer or the 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from jobs import Job, apart
 from oracle import hanging, read
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka
-from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, jobs_on
+from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, jobs_on, sums_told
 
 CASES = [
     *(("gated", store, point) for store in PROVIDERS for point in ("produce:last", "end:answered")),
@@ -58,11 +58,8 @@ def killed(
 
 def outputs(job: Job) -> dict[bytes, list[int]]:
     """What was told of each key, in order."""
-    told: dict[bytes, list[int]] = defaultdict(list)
-    for record in read(job.servers, job.target):
-        told[record.key or b""].append(int(record.value or b""))
     assert hanging(job.servers, job.target) == []
-    return told
+    return sums_told(job)
 
 
 @pytest.mark.parametrize(("kind", "store", "point"), CASES)

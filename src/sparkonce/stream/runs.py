@@ -60,7 +60,8 @@ class Run:
             self._context.removeJobTag(self._tag)
 
     def settle(self) -> None:
-        """Wait until no task of the batch is running; between two attempts."""
+        """Wait until no task of the batch is running, as far as Spark can tell; between two
+        attempts."""
         deadline_s = time.monotonic() + _SETTLED_WITHIN_S
         while running := sum(stage.numActiveTasks() for stage in self._stages() or ()):
             if time.monotonic() > deadline_s:
@@ -116,6 +117,12 @@ def _ended(tracker: Any, job: int) -> Any:
     return None
 
 
+def await_end(query: Any) -> None:
+    """Of Spark's own query; how it ended, that one tells whoever waits for it."""
+    with suppress(PySparkException, Py4JError):
+        query.awaitTermination()
+
+
 class RenewedQuery(StreamingQuery):
     """Spark's handle of a query, whichever run of it is the present one."""
 
@@ -131,9 +138,7 @@ class RenewedQuery(StreamingQuery):
     def supervise(self) -> None:
         """Wait for the last run to end, and start new ones until then."""
         while True:
-            # How it ended is told by the query itself, to whoever waits for it.
-            with suppress(PySparkException, Py4JError):
-                self._jsq.awaitTermination()
+            await_end(self._jsq)
             with self._changing:
                 if self._is_stopped or not self._run.is_spent or not self._ended_as_spent():
                     break

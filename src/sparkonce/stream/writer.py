@@ -7,12 +7,9 @@ the query, and calls the pipeline for each batch.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import Any, Self
 
-from py4j.protocol import Py4JError
 from pyspark import InheritableThread
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,7 +26,7 @@ from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
 from sparkonce.stream.renaming import check_replaces, renaming_plainly
 from sparkonce.stream.report import Listener, Listeners, LogListener
-from sparkonce.stream.runs import RenewedQuery, Run
+from sparkonce.stream.runs import RenewedQuery, Run, await_end
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
 from sparkonce.stream.steps import Observer, Sink
@@ -244,9 +241,7 @@ def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | Non
         if isinstance(query, RenewedQuery):
             query.supervise()
         else:
-            # How it ended is told by the query itself, to whoever waits for it.
-            with suppress(PySparkException, Py4JError):
-                query._jsq.awaitTermination()
+            await_end(query._jsq)
         if shown:
             shown.stop()
         sink.close()

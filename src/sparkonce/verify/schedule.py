@@ -242,8 +242,8 @@ def _draw(
     inside = [each for each in points if each not in _OUTSIDE]
     # State that an undone attempt left behind must not be what a later one begins from. It is in
     # the way only of one that finds state on disk: in another life, or in a second attempt.
-    keeps = pipeline.is_stateful and guarantee is Guarantee.EXACTLY_ONCE
-    undone = [each for each in points if each in _UNDONE and keeps]
+    must_agree = pipeline.is_stateful and guarantee is Guarantee.EXACTLY_ONCE
+    undone = [each for each in points if each in _UNDONE and must_agree]
     if family == "crash" and undone and rng.random() < _TWO_KILLS:
         last = point if point in inside else "end"
         return (Kill(point=rng.choice(undone)), Kill(point=last, nth=2, life=1))

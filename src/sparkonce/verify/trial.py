@@ -211,14 +211,11 @@ class Course:
                 self._forget_commit()
 
     def tell(self, kind: str, text: str) -> None:
-        self._story.append(Happening(round(time.monotonic() - self._started_s, 3), kind, text))
+        self._story.append(self._happening(time.monotonic(), kind, text))
 
     def hear(self, said: Iterable[tuple[float, str]]) -> None:
         """What its process said of it, by the monotonic clock: for the story, should it break."""
-        self._heard += [
-            Happening(round(at_s - self._started_s, 3), "log", line[:_LINE_CHARS_MAX])
-            for at_s, line in said
-        ]
+        self._heard += [self._happening(at_s, "log", line[:_LINE_CHARS_MAX]) for at_s, line in said]
 
     def was_sent(self) -> bool:
         """Whether the request that the process is to die behind has reached its broker."""
@@ -244,7 +241,7 @@ class Course:
     def story(self, *, in_full: bool) -> tuple[Happening, ...]:
         """With what its process said of it, if in full."""
         fired = [
-            Happening(round(event.at_s - self._started_s, 3), "fault", repr(event.fault))
+            self._happening(event.at_s, "fault", repr(event.fault))
             for event in self.proxy.log
             if event.did == "fired"
         ]
@@ -294,6 +291,10 @@ class Course:
         )
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _happening(self, at_s: float, kind: str, text: str) -> Happening:
+        """At a time of the monotonic clock."""
+        return Happening(round(at_s - self._started_s, 3), kind, text)
 
     def _delayed_answer(self) -> Fault | None:
         """`KillSent` as the proxy does it: the answer is kept until the process is dead."""
