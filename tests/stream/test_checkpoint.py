@@ -10,16 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from sparkonce.stream.checkpoint import (
-    Checkpoint,
-    CheckpointFolder,
-    Planned,
-    _HadoopFiles,
-    _LocalFiles,
-)
+from sparkonce.stream.checkpoint import Checkpoint, CheckpointFolder, Planned
+from sparkonce.stream.checkpoint_files import HadoopFiles, LocalFiles
 from sparkonce.stream.ledger import LedgerError
 
-STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 Open = Callable[[Path], CheckpointFolder]
 
 
@@ -29,9 +23,9 @@ def at(request: pytest.FixtureRequest, spark: SparkSession) -> Open:
 
     def open_folder(path: Path) -> CheckpointFolder:
         folder = CheckpointFolder(spark, f"file:{path}")
-        assert isinstance(folder._files, _LocalFiles)
+        assert isinstance(folder.files, LocalFiles)
         if request.param == "hadoop":
-            folder._files = _HadoopFiles(spark, f"file:{path}")
+            folder.files = HadoopFiles(spark, f"file:{path}")
         return folder
 
     return open_folder
@@ -91,26 +85,34 @@ def test_a_commit_without_a_plan_is_not_written(at: Open, tmp_path: Path) -> Non
     assert folder.read().committed is None
 
 
-def test_state_whose_ids_only_spark_knows_is_refused(at: Open, tmp_path: Path) -> None:
+def test_a_commit_names_the_state_of_the_visible_attempt(at: Open, tmp_path: Path) -> None:
+    plan(tmp_path, 4, "{}", watermark_ms=7)
+    put(tmp_path / "commits" / "3", 'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["a"]]}}')
+    folder = at(tmp_path)
+    folder.finish(4, {"0": [["b"]]})
+    written = (tmp_path / "commits" / "4").read_text()
+    assert written == 'v2\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{"0":[["b"]]}}'
+    assert folder.state_ids(3) == {"0": [["a"]]}
+    folder.set_state_ids(4, {"0": [["c"]]})
+    assert folder.state_ids(4) == {"0": [["c"]]}
+    assert folder.state_ids(5) is None
+
+
+def test_so_does_the_first_one(at: Open, tmp_path: Path) -> None:
+    plan(tmp_path, 0, "{}")
+    folder = at(tmp_path)
+    folder.finish(0, {"0": [["b"]]})
+    assert (tmp_path / "commits" / "0").read_text().splitlines()[0] == "v2"
+    assert folder.state_ids(0) == {"0": [["b"]]}
+
+
+def test_state_that_the_ledger_does_not_name_is_refused(at: Open, tmp_path: Path) -> None:
     plan(tmp_path, 4, "{}")
     ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [["a299"]]}}
     put(tmp_path / "commits" / "3", f"v2\n{json.dumps(ids)}")
-    with pytest.raises(LedgerError, match=rf"batch 4 .*{STATE_FORMAT}=2.* to 1"):
+    with pytest.raises(LedgerError, match=r"batch 4 .*which state belongs to it.*lostState=empty"):
         at(tmp_path).finish(4)
     assert not (tmp_path / "commits" / "4").exists()
-
-
-def test_so_is_state_of_the_first_batch(at: Open, tmp_path: Path, spark: SparkSession) -> None:
-    plan(tmp_path, 0, "{}")
-    (tmp_path / "state" / "0").mkdir(parents=True)
-    spark.conf.set(STATE_FORMAT, "2")
-    try:
-        with pytest.raises(LedgerError, match=rf"batch 0 .*{STATE_FORMAT}=2"):
-            at(tmp_path).finish(0)
-    finally:
-        spark.conf.unset(STATE_FORMAT)
-    at(tmp_path).finish(0)
-    assert at(tmp_path).read().committed == 0
 
 
 def test_what_a_new_checkpoint_is_given_may_be_given_again(at: Open, tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_what_a_new_checkpoint_is_given_may_be_given_again(at: Open, tmp_path: P
 
 
 def test_one_reads_what_the_other_wrote_over(tmp_path: Path, spark: SparkSession) -> None:
-    ways = [_LocalFiles(tmp_path), _HadoopFiles(spark, f"file:{tmp_path}")]
+    ways = [LocalFiles(tmp_path), HadoopFiles(spark, f"file:{tmp_path}")]
     for turn in range(2):
         for writer in ways:
             text = f"{turn} by {type(writer).__name__} \N{SNOWMAN}"
@@ -146,9 +148,9 @@ def test_a_location_means_what_spark_takes_it_for(
 
 def test_a_relative_location_is_where_spark_was_started(spark: SparkSession) -> None:
     folder = CheckpointFolder(spark, "not-there")
-    assert isinstance(folder._files, _LocalFiles)
+    assert isinstance(folder.files, LocalFiles)
     started = spark._jvm.java.lang.System.getProperty("user.dir")  # type: ignore[union-attr]
-    assert folder._files._folder == Path(started) / "not-there"
+    assert folder.files._folder == Path(started) / "not-there"
 
 
 # -- with Spark itself -------------------------------------------------------------------------

@@ -150,8 +150,8 @@ def test_no_offsets_at_all_are_no_entry() -> None:
 
 def test_a_newer_layout_is_refused() -> None:
     ((where, at),) = to_commit("p", an_entry(), [{"b": {"0": 1}}], None)["p"].items()
-    newer = json.loads(at.metadata) | {"sparkonce": 2, "more": True}
-    with pytest.raises(LedgerError, match=r"layout 2, this version knows 1.*or newer"):
+    newer = json.loads(at.metadata) | {"sparkonce": 3, "more": True}
+    with pytest.raises(LedgerError, match=r"layout 3, this version knows 2.*or newer"):
         last_entry({where: OffsetAndMetadata(1, json.dumps(newer))})
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs import Job
 from sparkonce.errors import ConfigError
 from sparkonce.stream.pipeline import Pipeline
-from sparkonce.stream.renaming import PLAINLY, SETTING, renaming_plainly
+from sparkonce.stream.renaming import PLAINLY, SETTING, plainly
 from stream_jobs import MakeJob
 
 _SPARKS_OWN = (
@@ -57,8 +57,7 @@ def test_a_query_has_it_and_its_session_has_not(
 
 
 def test_elsewhere_it_is_left_to_spark(session: SparkSession) -> None:
-    with renaming_plainly(session, is_local=False):
-        assert settings(session) == {}
+    assert plainly(session, is_local=False) == {}
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ import sparkonce
 from sparkonce.stream.runs import Run
 
 spark = sparkonce.session("retried", "local[2,3]", {"spark.python.task.killTimeout": "100s"})
-run = Run(spark.sparkContext, "p", is_one_process=False)
+run = Run(spark.sparkContext, "p", "here", is_one_process=False, remembers_versions=True)
 mark, given_up, ended = (Path(sys.argv[1], name) for name in ("mark", "given up", "ended"))
 
 def stumble(index, rows):

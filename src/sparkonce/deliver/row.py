@@ -21,6 +21,7 @@ COLUMNS: Final = (
     ("pid", "bigint"),
     ("checkpoint", "text"),
     ("sources", "text"),
+    ("state", "text"),
 )
 """Names and types; standard SQL, so that every database takes them. `sources` is JSON: a list with
 the offsets of each source, Kafka's as Spark writes them."""
@@ -54,12 +55,13 @@ def to_row(entry: Entry, sources: Sources) -> dict[str, Any]:
         "pid": entry.pid,
         "checkpoint": entry.checkpoint,
         "sources": json.dumps(sources, separators=(",", ":")),
+        "state": entry.state,
     }
 
 
 def from_row(row: Sequence[Any]) -> Held:
     """Of the columns `READ`."""
-    epoch, number, batch, query, guarantee, host, pid, checkpoint, sources = row
+    epoch, number, batch, query, guarantee, host, pid, checkpoint, sources, state = row
     if number is None:
         return Held(epoch, None, None)
     entry = Entry(
@@ -71,5 +73,6 @@ def from_row(row: Sequence[Any]) -> Held:
         pid=pid,
         checkpoint=checkpoint,
         sources=None,
+        state=state,
     )
     return Held(epoch, entry, json.loads(sources))

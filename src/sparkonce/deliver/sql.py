@@ -43,6 +43,12 @@ def create_ledger(table: str) -> str:
     return f"CREATE TABLE IF NOT EXISTS {table} ({columns})"
 
 
+def add_to_ledger(table: str) -> str:
+    """What a ledger lacks that was made before entries named the state of their batch."""
+    name, kind = LEDGER[-1]
+    return f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {name} {kind}"
+
+
 def create_dead_letters(table: str) -> str:
     return (
         f"CREATE TABLE IF NOT EXISTS {table} (pipeline text, reason text, "

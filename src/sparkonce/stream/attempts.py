@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -19,6 +20,7 @@ from sparkonce.errors import FatalError, OutcomeUnknown, SparkonceError
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.ledger import Entry, LedgerError, Offsets
 from sparkonce.stream.report import BatchReport, Listener
+from sparkonce.stream.runs import RunSpent
 from sparkonce.stream.steps import ORDERS, Sink, Step, Written
 
 _log = logging.getLogger("sparkonce.stream")
@@ -49,11 +51,23 @@ class _Clock:
             self.transaction_ms += spent_ms
 
 
+class Computed(Protocol):
+    """What Spark computes for a batch: rows, and the state that they come from."""
+
+    def seal(self, entry: Entry) -> Entry:
+        """All rows are written. Adds to the entry which state belongs to them, or raises if what
+        was computed must not be decided."""
+
+    def settle(self, entry: Entry) -> None:
+        """The attempt was given up: wait for what is left of it, and clear it away."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """How a batch came to its end."""
 
-    is_recorded: bool
+    recorded: Entry | None
+    """None where it was not worth a transaction."""
     attempts: int
 
 
@@ -69,9 +83,7 @@ class Attempts:
         attempts_max: int,
         listener: Listener,
         run_id: str | None = None,
-        settle: Callable[[], None] | None = None,
     ) -> None:
-        """`settle` waits for what is left of an attempt that was given up."""
         self._sink = sink
         self._name = name
         self._guarantee = guarantee
@@ -79,7 +91,6 @@ class Attempts:
         self._attempts_max = 1 if guarantee is Guarantee.AT_MOST_ONCE else attempts_max
         self._listener = listener
         self._run_id = run_id
-        self._settle = settle
 
     def run(
         self,
@@ -87,6 +98,7 @@ class Attempts:
         entry: Entry,
         sources: Sequence[Offsets | str],
         is_nothing: Callable[[Written], bool],
+        computed: Computed | None = None,
     ) -> Ran:
         """A batch that `is_nothing` costs no transaction, and is not recorded."""
         clock = _Clock.start()
@@ -94,13 +106,15 @@ class Attempts:
         try:
             while True:
                 try:
-                    written, recorded = self._attempt(frame, entry, sources, is_nothing, clock)
+                    written, recorded = self._attempt(
+                        frame, entry, sources, is_nothing, computed, clock
+                    )
                     break
                 except (SparkonceError, PySparkException, Py4JJavaError) as error:
                     causes.append(self._sink.trouble or str(error))
                     self._give_up(error, causes)
-                    if self._settle:
-                        self._settle()
+                    if computed:
+                        computed.settle(entry)
         except BaseException as failure:
             self._sink.abandon()
             why = causes[0] if causes else str(failure)
@@ -120,8 +134,9 @@ class Attempts:
         entry: Entry,
         sources: Sequence[Offsets | str],
         is_nothing: Callable[[Written], bool],
+        computed: Computed | None,
         clock: _Clock,
-    ) -> tuple[Written, bool]:
+    ) -> tuple[Written, Entry | None]:
         written = Written()
         for step in ORDERS[self._guarantee]:
             since_s = time.monotonic()
@@ -134,15 +149,18 @@ class Attempts:
             else:
                 written = self._sink.decide() or written
             clock.spent(step, since_s)
-            is_last = step is ORDERS[self._guarantee][-1]
-            if step is Step.WRITE and not is_last and is_nothing(written):
+            if step is not Step.WRITE or step is ORDERS[self._guarantee][-1]:
+                continue
+            if computed:
+                entry = computed.seal(entry)
+            if is_nothing(written):
                 self._sink.leave_empty()
-                return written, False
-        return written, True
+                return written, None
+        return written, entry
 
     def _give_up(self, error: Exception, causes: Sequence[str]) -> None:
         """Abort the attempt; raises unless the batch may be run again."""
-        settled = OutcomeUnknown | FatalError | LedgerError
+        settled = OutcomeUnknown | FatalError | LedgerError | RunSpent
         if isinstance(error, settled) or _is_cancelled(error):
             raise error
         self._sink.abandon()

@@ -1,25 +1,27 @@
 """Spark's checkpoint of a query: what was planned, what was finished, and what we finish for it.
 
 Reads `offsets/<batch>`, `commits/<batch>` and `metadata`; writes a missing `commits/<batch>` before
-a query starts, or where to begin when the checkpoint was lost. Local folders are read
-as files, others through Hadoop, as Spark does.
+a query starts, or where to begin when the checkpoint was lost.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import SparkSession
 
+from sparkonce.stream.checkpoint_files import Files, LocalFiles, files_at, numbers
 from sparkonce.stream.ledger import LedgerError, Offsets
 
 _VERSION_LINE = "v1"
-_STATE_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_WITH_STATE_IDS = "v2"
+"""Of a commit that names the state of its batch (state store checkpoint format 2)."""
+
+StateIds = Mapping[str, Sequence[Sequence[str]]]
+"""By operator and partition, the ids of its state stores, as Spark's commit log has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Planned:
 
     watermark_ms: int
     sources: tuple[str, ...]
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings that hold for the query as long as it lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +56,23 @@ class CheckpointFolder:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
-        self._spark = spark
-        self._files: _Files = _files(spark, location)
+        self.files: Files = files_at(spark, location)
 
     @property
     def is_local(self) -> bool:
         """Whether it is a folder of a local disk, or mounted like one."""
-        return isinstance(self._files, _LocalFiles)
+        return isinstance(self.files, LocalFiles)
 
     def read(self) -> Checkpoint:
-        metadata = self._files.read("metadata")
+        metadata = self.files.read("metadata")
         return Checkpoint(
             json.loads(metadata)["id"] if metadata else None,
-            max(self._files.numbers("offsets"), default=None),
-            max(self._files.numbers("commits"), default=None),
+            max(numbers(self.files, "offsets"), default=None),
+            max(numbers(self.files, "commits"), default=None),
         )
 
     def planned(self, batch: int) -> Planned:
-        text = self._files.read(f"offsets/{batch}")
+        text = self.files.read(f"offsets/{batch}")
         if text is None:
             raise LedgerError(
                 f"{self.location}/offsets/{batch} is missing: the checkpoint was changed while "
@@ -81,43 +84,61 @@ class CheckpointFolder:
                 f"{self.location}/offsets/{batch} is of version {version}, known is "
                 f"{_VERSION_LINE}: this version of Spark writes its offset log in another way"
             )
-        return Planned(json.loads(metadata).get("batchWatermarkMs", 0), tuple(sources))
+        fields = json.loads(metadata)
+        conf = fields.get("conf", {})
+        return Planned(fields.get("batchWatermarkMs", 0), tuple(sources), conf)
 
     def listed_files(self, source: int, number: int) -> Iterator[Listed]:
         """What a file source has listed under this number of its log."""
         name = f"sources/{source}/{number}"
         # Every tenth has all before it too, and their own files go after a while.
-        text = self._files.read(name) or self._files.read(f"{name}.compact") or ""
+        text = self.files.read(name) or self.files.read(f"{name}.compact") or ""
         for line in text.splitlines()[1:]:
             fields = json.loads(line)
             if fields["batchId"] == number:
                 yield Listed(fields["path"], fields["timestamp"])
 
-    def finish(self, batch: int) -> None:
+    def finish(self, batch: int, state_ids: StateIds | None = None) -> None:
         """Write the commit that Spark did not come to; the batch's own watermark is a safe next
         one: never too late, only later."""
-        former = self._files.read(f"commits/{batch - 1}") if batch else None
-        fields = json.loads(former.splitlines()[1]) if former else {}
-        if fields.get("stateUniqueIds") or self._will_have_state_ids():
+        former = self.files.read(f"commits/{batch - 1}") if batch else None
+        version = former.splitlines()[0] if former else _VERSION_LINE
+        fields = _commit_fields(former) if former else {}
+        if state_ids is not None:
+            version = _WITH_STATE_IDS if version == _VERSION_LINE else version
+            fields["stateUniqueIds"] = state_ids
+        elif fields.get("stateUniqueIds"):
             raise LedgerError(
-                f"batch {batch} of {self.location} was written and not committed by Spark, and its "
-                f"state has ids that only Spark knows ({_STATE_FORMAT}=2). Set that to 1 for "
-                "pipelines that must be exactly once; this one can go on from the ledger, "
-                "with an empty checkpointLocation and lostState=empty"
+                f"batch {batch} of {self.location} was written and not committed by Spark, and the "
+                "ledger does not say which state belongs to it: another version of sparkonce wrote "
+                "it, or another program. Start with an empty checkpointLocation and "
+                "lostState=empty, and the query goes on from the ledger with empty state"
             )
-        watermark_ms = self.planned(batch).watermark_ms
-        commit = json.dumps(fields | {"nextBatchWatermarkMs": watermark_ms}, separators=(",", ":"))
-        self._files.write(f"commits/{batch}", f"{_VERSION_LINE}\n{commit}")
+        fields["nextBatchWatermarkMs"] = self.planned(batch).watermark_ms
+        self._write_commit(batch, version, fields)
 
-    def _will_have_state_ids(self) -> bool:
-        """For the first batch, which has no former commit to tell by."""
-        return self._spark.conf.get(_STATE_FORMAT) != "1" and bool(self._files.numbers("state"))
+    def state_ids(self, batch: int) -> StateIds | None:
+        """Of the state that Spark goes on from behind this batch; None if it names none."""
+        text = self.files.read(f"commits/{batch}")
+        ids: StateIds | None = _commit_fields(text).get("stateUniqueIds") if text else None
+        return ids
+
+    def set_state_ids(self, batch: int, state_ids: StateIds) -> None:
+        """Let Spark go on from this state behind a batch that it has committed."""
+        text = self.files.read(f"commits/{batch}")
+        assert text is not None, "read before"
+        fields = _commit_fields(text) | {"stateUniqueIds": state_ids}
+        self._write_commit(batch, text.splitlines()[0], fields)
+
+    def _write_commit(self, batch: int, version: str, fields: Mapping[str, object]) -> None:
+        commit = json.dumps(fields, separators=(",", ":"))
+        self.files.write(f"commits/{batch}", f"{version}\n{commit}")
 
     def start_from(self, source: int, offsets: Offsets) -> None:
         """Where a Kafka source of a new checkpoint begins, whatever its startingOffsets are."""
         text = json.dumps(offsets, separators=(",", ":"))
         # The zero byte is there for Spark 2.1 (KafkaSourceInitialOffsetWriter).
-        self._files.write(f"sources/{source}/0", f"\0{_VERSION_LINE}\n{text}")
+        self.files.write(f"sources/{source}/0", f"\0{_VERSION_LINE}\n{text}")
 
     def begin_behind(self, sources: Sequence[Offsets | str]) -> None:
         """Let a new checkpoint begin where a batch ended that it never saw. Without state only:
@@ -127,98 +148,15 @@ class CheckpointFolder:
             for each in sources
         ]
         # The commit first: a batch that is planned and not committed would be run.
-        self._files.write("commits/0", f"{_VERSION_LINE}\n{{}}")
+        self.files.write("commits/0", f"{_VERSION_LINE}\n{{}}")
         metadata = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-        self._files.write("offsets/0", "\n".join([_VERSION_LINE, metadata, *lines]))
+        self.files.write("offsets/0", "\n".join([_VERSION_LINE, metadata, *lines]))
 
     def name_query(self, query: str) -> None:
         """Give a new checkpoint its query id before Spark does."""
-        self._files.write("metadata", json.dumps({"id": query}, separators=(",", ":")))
+        self.files.write("metadata", json.dumps({"id": query}, separators=(",", ":")))
 
 
-class _Files(Protocol):
-    def read(self, name: str) -> str | None: ...
-
-    def numbers(self, folder: str) -> list[int]: ...
-
-    def write(self, name: str, text: str) -> None: ...
-
-
-def _files(spark: SparkSession, location: str) -> _Files:
-    """Where Spark will look: Hadoop says what a location means, relative ones and odd ones too."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(location)
-    system = path.getFileSystem(spark._jsc.hadoopConfiguration())
-    url = system.makeQualified(path).toUri()
-    if url.getScheme() == "file":
-        return _LocalFiles(Path(url.getPath()))
-    return _HadoopFiles(spark, location)
-
-
-class _LocalFiles:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def read(self, name: str) -> str | None:
-        try:
-            return (self._folder / name).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-
-    def numbers(self, folder: str) -> list[int]:
-        try:
-            names = [path.name for path in (self._folder / folder).iterdir()]
-        except FileNotFoundError:
-            return []
-        return [int(name) for name in names if name.isdigit()]
-
-    def write(self, name: str, text: str) -> None:
-        path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # A checksum of an earlier file of this name would make Hadoop refuse the new one.
-        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
-        draft = path.with_name(f".{path.name}.draft")
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
-
-
-class _HadoopFiles:
-    def __init__(self, spark: SparkSession, location: str) -> None:
-        jvm: Any = spark._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._io = jvm.org.apache.commons.io.IOUtils
-        self._root = self._path(location)
-        self._system = self._root.getFileSystem(spark._jsc.hadoopConfiguration())
-
-    def read(self, name: str) -> str | None:
-        path = self._path(self._root, name)
-        if not self._system.exists(path):
-            return None
-        stream = self._system.open(path)
-        try:
-            return str(self._io.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-
-    def numbers(self, folder: str) -> list[int]:
-        path = self._path(self._root, folder)
-        if not self._system.exists(path):
-            return []
-        names = [status.getPath().getName() for status in self._system.listStatus(path)]
-        return [int(name) for name in names if name.isdigit()]
-
-    def write(self, name: str, text: str) -> None:
-        path = self._path(self._root, name)
-        draft = self._path(path.getParent(), f".{path.getName()}.draft")
-        stream = self._system.create(draft, True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-        # Hadoop's rename does not replace a file; a start that is tried again writes it anew.
-        self._system.delete(path, False)
-        if not self._system.rename(draft, path):
-            raise LedgerError(f"{path} could not be written: look at the file system's log")
+def _commit_fields(text: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(text.splitlines()[1])
+    return fields

@@ -20,7 +20,9 @@ from sparkonce.produce.identity import Partition
 Offsets = dict[str, dict[str, int]]
 """As Spark writes a Kafka source's offsets: topic, partition (as text), next offset."""
 
-_LAYOUT = 1
+_LAYOUT = 2
+_READABLE = (1, _LAYOUT)
+"""Layout 1 said nothing of state."""
 _METADATA_BYTES_MAX = 3500
 """Brokers take 4096 by default (offset.metadata.max.bytes)."""
 _CHECKPOINT_CHARS_MAX = 200
@@ -46,6 +48,8 @@ class Entry:
     checkpoint: str
     sources: tuple[str | tuple[str, ...], ...] | None
     """For each source its topics, or where it isn't Kafka its offset; None if too long to keep."""
+    state: str | None = None
+    """Which state belongs to the batch: the mark of a note in the checkpoint (`state`)."""
 
     @property
     def came_first(self) -> bool:
@@ -143,7 +147,7 @@ def _unpacked(note: str) -> Entry | None:
         return None  # somebody else's note
     if not isinstance(fields, dict) or "sparkonce" not in fields:
         return None
-    if (layout := fields.pop("sparkonce")) != _LAYOUT:
+    if (layout := fields.pop("sparkonce")) not in _READABLE:
         raise LedgerError(
             f"the ledger is written in layout {layout}, this version knows {_LAYOUT}: "
             "run the pipeline with the version of sparkonce that it was last run with, or newer"

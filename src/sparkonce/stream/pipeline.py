@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
@@ -18,6 +18,7 @@ from sparkonce.stream.checkpoint import CheckpointFolder
 from sparkonce.stream.files import ListedFiles
 from sparkonce.stream.ledger import Entry, LedgerError, Offsets
 from sparkonce.stream.runs import Run
+from sparkonce.stream.state import AttemptState
 from sparkonce.stream.steps import Sink, Written
 
 _RECORD_EVERY_S = 10.0
@@ -39,7 +40,8 @@ class Pipeline:
         guarantee: Guarantee,
         kafka_sources: Sequence[bool],
         last: Entry | None,
-        run: Run | None,
+        run: Run,
+        state: AttemptState | None,
     ) -> None:
         self._sink = sink
         self._attempts = attempts
@@ -51,6 +53,10 @@ class Pipeline:
         self._kafka_sources = kafka_sources
         self._last = last
         self._run = run
+        self._state = state
+        self._sealed: tuple[int, str] | None = None
+        """The last batch that came to its end, and what was said of its state."""
+        self._sealing: tuple[int, str] | None = None
         self._recorded_s: float | None = None
         self._query: str | None = None
 
@@ -66,21 +72,50 @@ class Pipeline:
             return self._is_nothing(written)
 
         try:
-            with self._run.batch() if self._run else nullcontext():
-                ran = self._attempts.run(frame, entry, sources, is_nothing)
+            with self._run.batch():
+                ran = self._attempts.run(frame, entry, sources, is_nothing, self)
         except FencedError as error:
             raise self._fenced_by(error) from error
-        if ran.is_recorded:
-            self._last = entry
+        if ran.recorded is not None:
+            self._last = ran.recorded
             self._recorded_s = time.monotonic()
-        if self._run:
-            self._run.judge(ran.attempts)
+        # Behind a batch that was not worth a decision, too: Spark goes on from its state.
+        self._sealed = self._sealing
+        self._run.judge(ran.attempts)
+
+    # -- what Spark computes for a batch --------------------------------------------------------
+
+    def ready(self) -> None:
+        """Before a run begins: nothing of a former one goes on, and state is what it should be."""
+        self._run.settle_former()
+        if self._state:
+            self._state.verify(self._last)
+            if self._last is not None and self._last.state is not None:
+                self._sealed = self._last.batch, self._last.state
+
+    def seal(self, entry: Entry) -> Entry:
+        self._run.check()
+        if self._state is None:
+            return entry
+        batch, mark = self._sealed or (None, None)
+        former = mark if batch == entry.batch - 1 else None
+        self._sealing = entry.batch, self._state.seal(entry.batch, former)
+        return replace(entry, state=self._sealing[1])
+
+    def settle(self, entry: Entry) -> None:
+        self._run.settle()
+        if self._state:
+            self._state.give_up(entry.batch)
+
+    # -- on the way -------------------------------------------------------------------------------
 
     def _is_nothing(self, written: Written) -> bool:
         """Whether a batch is not worth a transaction. The first of a run always is: it says whose
         the ledger is now."""
         if written.records or written.dead_letters:
             return False
+        if self._state and self._guarantee is Guarantee.EXACTLY_ONCE:
+            return False  # its state counts, and a fenced driver must not commit it
         if not any(self._kafka_sources):
             return True  # no offsets of Kafka's to show
         if self._recorded_s is None:

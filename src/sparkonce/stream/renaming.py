@@ -12,7 +12,7 @@ does; and whatever way a query has, it is tried before state is trusted to it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -35,21 +35,29 @@ _SECOND: Final = "second"
 _starting = threading.Lock()
 
 
+def plainly(spark: SparkSession, *, is_local: bool) -> Mapping[str, str]:
+    """What a query is to be started with. The user's own settings win."""
+    own = _hadoop_settings(spark)
+    if not is_local or any(own.get(key) is not None for key in PLAINLY):
+        return {}
+    return PLAINLY
+
+
 @contextmanager
-def renaming_plainly(spark: SparkSession, *, is_local: bool) -> Iterator[None]:
-    """While a query is started: it takes its session's settings along. The user's own win."""
+def started_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """While a query is started: it takes its session's settings along."""
     with _starting:
-        own = _hadoop_settings(spark)
-        if not is_local or any(own.get(key) is not None for key in PLAINLY):
-            yield
-            return
-        for key, value in PLAINLY.items():
+        former = {key: spark.conf.get(key, None) for key in settings}
+        for key, value in settings.items():
             spark.conf.set(key, value)
         try:
             yield
         finally:
-            for key in PLAINLY:
-                spark.conf.unset(key)
+            for key, own in former.items():
+                if own is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, own)
 
 
 def check_replaces(spark: SparkSession, location: str) -> None:

@@ -1,21 +1,28 @@
-"""A query with state: where an attempt that was given up could still be heard of.
+"""What Spark runs for the batches of a query, and when a run of the query must end.
 
-Spark names state by its version alone. A task of an attempt that was given up must have ended
-before the batch is run again, or it may write its state over that of the next one.
+Spark calls a run what is between a start and an end of a query; a new one plans anew and remembers
+nothing. Three things of an attempt that was given up can reach the next one:
 
-And executors remember the state of a run. Where a batch was computed twice, one of them may
-remember the attempt that was given up while another has computed the last; and the next batch takes
-what its executor remembers, not what is on disk. A new run remembers nothing. So behind a batch
-that was computed twice the run ends, and a new one goes on with the state that is on disk.
+- Its tasks. Where Spark names state by its version alone, one that still runs may write its state
+  over that of the next attempt. So a batch is run again only when none is left.
+- What executors remember. Where Spark names state by its version alone, one may remember the
+  attempt that was given up while another has computed the last. Behind a batch that was computed
+  twice the run ends.
+- What was shuffled. Of a stage that was half done when an executor died, Spark keeps what is there
+  and computes the rest again, from rows that may be others than before: some rows would be there
+  twice, or not at all. Then the run ends before the decision.
+
+Within one process no executor can be lost, nor remember what another has not seen.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -30,91 +37,180 @@ _log = logging.getLogger("sparkonce.stream")
 _LOOK_EVERY_S: Final = 0.005
 _TOLD_WITHIN_S: Final = 10.0
 _SETTLED_WITHIN_S: Final = 60.0
+_SPENT_MAX: Final = 3
+_TAGS: Final = "spark.job.tags"
 
 
 class RunSpent(SparkonceError):
     """This run must not compute another batch; the query goes on in a new one."""
 
 
-class Run:
-    """What Spark does for the batches of a query, and whether its executors can be trusted to
-    remember their state."""
+class StillRunning(SparkonceError):
+    """Tasks of an attempt that was given up don't end."""
 
-    def __init__(self, context: SparkContext, name: str, *, is_one_process: bool) -> None:
+
+class Run:
+    """What Spark does for the batches of a query, and whether it can be trusted to go on."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        name: str,
+        location: str,
+        *,
+        is_one_process: bool,
+        is_exact: bool = True,
+        remembers_versions: bool = False,
+    ) -> None:
+        """`is_exact`: nothing may be repeated or lost. `remembers_versions`: there is state, and
+        executors remember it by version alone."""
         self._context = context
         self._name = name
+        self._remembers_versions = remembers_versions
+        self._is_exact = is_exact
         self.is_one_process = is_one_process
-        self._tag = ""
+        # Known to all queries with this checkpoint that this process has had.
+        self._query_tag = f"sparkonce-{hashlib.sha256(location.encode()).hexdigest()[:16]}"
+        self._batch_tag = ""
+        self._given_up: set[int] = set()
         self.is_spent = False
+        self._spent_in_a_row = 0
 
     @contextmanager
     def batch(self) -> Iterator[None]:
         """Around all that Spark does for a batch."""
         if self.is_spent:
-            raise RunSpent(f"{self._name!r} goes on in a new run, which reads state from disk")
-        self._tag = f"sparkonce-{uuid.uuid4()}"
-        self._context.addJobTag(self._tag)
+            raise RunSpent(f"{self._name!r} goes on in a new run")
+        self._batch_tag = f"sparkonce-{uuid.uuid4()}"
+        self._given_up = set()
+        tags = (self._query_tag, self._batch_tag)
+        for tag in tags:
+            self._context.addJobTag(tag)
         try:
             yield
         finally:
-            self._context.removeJobTag(self._tag)
+            for tag in tags:
+                self._context.removeJobTag(tag)
+
+    def settle_former(self) -> None:
+        """Before a run: wait until no task of a former one is left in this process's cluster."""
+        if self._is_exact:
+            self._await_tasks(self._query_tag)
 
     def settle(self) -> None:
-        """Wait until no task of the batch is running, as far as Spark can tell; between two
-        attempts."""
+        """Between two attempts: wait until no task of the former is left."""
+        if not self._is_exact:
+            return
+        self._await_tasks(self._batch_tag)
+        if self.is_one_process:
+            return
+        jobs = self._jobs()
+        if any(len(job.stageIds()) > 2 for job in jobs) and _ran_again(self._stages(jobs)):
+            self._spend(
+                "an executor was lost while rows were shuffled twice, and what is left of the "
+                "shuffles may be of two computations"
+            )
+            raise RunSpent(f"{self._name!r} goes on in a new run, which computes all of it again")
+        self._given_up |= {job.jobId() for job in jobs}
+
+    def check(self) -> None:
+        """Before the decision: whether all rows are of one computation."""
+        if self.is_one_process or not self._is_exact:
+            return
+        jobs = self._jobs()
+        if all(len(job.stageIds()) < 2 for job in jobs):
+            return  # a second run of a task that writes is refused by the desk
+        if _ran_again(self._stages(jobs)):
+            self._spend("Spark computed a part of the batch again while the rest of it was written")
+            raise RunSpent(f"{self._name!r} goes on in a new run, which computes all of it again")
+
+    def judge(self, attempts: int) -> None:
+        """Behind a batch that took so many attempts."""
+        self._spent_in_a_row = 0
+        if self.is_one_process or not self._remembers_versions:
+            return
+        if attempts > 1 or _ran_again(self._stages(self._jobs())):
+            self._spend(
+                "the last batch was computed more than once, and executors may remember the "
+                "state of an attempt that was given up"
+            )
+
+    def renew(self) -> None:
+        self.is_spent = False
+
+    def _spend(self, why: str) -> None:
+        self._spent_in_a_row += 1
+        if self._spent_in_a_row > _SPENT_MAX:
+            raise SparkonceError(
+                f"{self._name!r} has ended {_SPENT_MAX} runs in a row without a batch: {why}. Look "
+                "into the logs of the executors that were lost; then start the query again"
+            )
+        self.is_spent = True
+        _log.warning("%s: %s: the query goes on in a new run", self._name, why)
+
+    def _await_tasks(self, tag: str) -> None:
+        """The scheduler has the truth, as long as a task runs or may be about to."""
         deadline_s = time.monotonic() + _SETTLED_WITHIN_S
-        while running := sum(stage.numActiveTasks() for stage in self._stages() or ()):
+        while running := self._running_tasks(tag):
             if time.monotonic() > deadline_s:
-                raise SparkonceError(
+                raise StillRunning(
                     f"{running} tasks of an attempt of {self._name!r} that was given up still run "
                     f"after {_SETTLED_WITHIN_S:g} s, and could write their state over that of the "
                     "next. Look for what holds them on their executors; then start the query again"
                 )
             time.sleep(_LOOK_EVERY_S)
 
-    def judge(self, attempts: int) -> None:
-        """Behind a batch that took so many attempts."""
-        if self.is_one_process:
-            return  # what it remembers last is what it computed last
-        self.is_spent = attempts > 1 or self._ran_again()
-        if self.is_spent:
-            _log.warning(
-                "%s: the last batch was computed more than once, and executors may remember the "
-                "state of an attempt that was given up: the query goes on in a new run, which "
-                "reads state from disk",
-                self._name,
-            )
+    def _running_tasks(self, tag: str) -> int:
+        context: Any = self._context._jsc.sc()
+        # By task, those that executors have and have not told the end of.
+        running = context.taskScheduler().taskIdToTaskSetManager().elements()
+        count = 0
+        while running.hasMoreElements():
+            count += tag in _tags(running.nextElement())
+        return count
 
-    def renew(self) -> None:
-        self.is_spent = False
-
-    def _ran_again(self) -> bool:
-        """Whether Spark itself ran a task of the batch again; also if it can't tell any more."""
-        stages = self._stages()
-        return not stages or any(
-            stage.numFailedTasks() or stage.currentAttemptId() for stage in stages
-        )
-
-    def _stages(self) -> list[Any] | None:
-        """Of all jobs of the batch, which have ended; None if not all is known."""
+    def _jobs(self) -> list[Any]:
+        """Those of the present attempt, which have ended."""
         context: Any = self._context._jsc.sc()
         tracker = context.statusTracker()
-        jobs = [_ended(tracker, job) for job in tracker.getJobIdsForTag(self._tag)]
-        if not all(jobs):
-            return None
-        stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds()]
-        return [each.get() for each in stages] if all(e.isDefined() for e in stages) else None
+        known = list(tracker.getJobIdsForTag(self._batch_tag))
+        return [self._ended(tracker, each) for each in known if each not in self._given_up]
+
+    def _ended(self, tracker: Any, job: int) -> Any:
+        """What is known of a job once its end was told, and with it all that happened before."""
+        deadline_s = time.monotonic() + _TOLD_WITHIN_S
+        while (told := tracker.getJobInfo(job)).isDefined():
+            if told.get().status().toString() != "RUNNING":
+                return told.get()
+            if time.monotonic() > deadline_s:
+                break
+            time.sleep(_LOOK_EVERY_S)
+        raise self._forgotten(f"job {job}")
+
+    def _stages(self, jobs: Iterable[Any]) -> list[Any]:
+        context: Any = self._context._jsc.sc()
+        tracker = context.statusTracker()
+        found = {stage: tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds()}
+        if lost := [stage for stage, info in found.items() if not info.isDefined()]:
+            raise self._forgotten(f"stage {lost[0]}")
+        return [info.get() for info in found.values()]
+
+    def _forgotten(self, what: str) -> SparkonceError:
+        return SparkonceError(
+            f"Spark does not say what became of {what} of {self._name!r}, so nobody knows whether "
+            "a part of the batch was computed twice. Raise spark.ui.retainedJobs and "
+            "spark.ui.retainedStages, and spark.scheduler.listenerbus.eventqueue.capacity if its "
+            "log tells of dropped events"
+        )
 
 
-def _ended(tracker: Any, job: int) -> Any:
-    """What is known of a job once its end was told, and with it all that happened before; None if
-    it never is: Spark drops what it can't tell in time."""
-    deadline_s = time.monotonic() + _TOLD_WITHIN_S
-    while (told := tracker.getJobInfo(job)).isDefined() and time.monotonic() < deadline_s:
-        if told.get().status().toString() != "RUNNING":
-            return told.get()
-        time.sleep(_LOOK_EVERY_S)
-    return None
+def _tags(task_set: Any) -> str:
+    properties = task_set.taskSet().properties()
+    return str(properties.getProperty(_TAGS)) if properties is not None else ""
+
+
+def _ran_again(stages: Iterable[Any]) -> bool:
+    return any(stage.numFailedTasks() or stage.currentAttemptId() for stage in stages)
 
 
 def await_end(query: Any) -> None:
@@ -154,6 +250,10 @@ class RenewedQuery(StreamingQuery):
         failure = super().exception()
         return failure is not None and RunSpent.__name__ in str(failure)
 
+    def _was_stopped_between_runs(self) -> bool:
+        """Then the last run has ended as any that makes room for a new one, which is no failure."""
+        return self._over.is_set() and self._is_stopped and self._ended_as_spent()
+
     @property
     def isActive(self) -> bool:  # noqa: N802
         return not self._over.is_set()
@@ -165,6 +265,8 @@ class RenewedQuery(StreamingQuery):
             self._over.wait()
         if self._failure is not None:
             raise self._failure
+        if self._was_stopped_between_runs():
+            return None if timeout is None else True
         return super().awaitTermination(timeout)
 
     def processAllAvailable(self) -> None:  # noqa: N802
@@ -177,6 +279,8 @@ class RenewedQuery(StreamingQuery):
                 while self._jsq is run and not self._over.wait(_LOOK_EVERY_S):
                     pass
                 if self._jsq is run:
+                    if self._was_stopped_between_runs():
+                        return
                     raise
 
     def stop(self) -> None:
@@ -186,4 +290,6 @@ class RenewedQuery(StreamingQuery):
         self._over.wait()
 
     def exception(self) -> StreamingQueryException | None:
-        return super().exception() if self._over.is_set() else None
+        if not self._over.is_set() or self._was_stopped_between_runs():
+            return None
+        return super().exception()

@@ -14,13 +14,18 @@ from sparkonce.stream.ledger import Entry, LedgerError
 from sparkonce.stream.recovery import FinishCommit, StartFromLedger, next_step
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading
+from sparkonce.stream.state import StateNotes
 from sparkonce.stream.steps import Sink
 
 _log = logging.getLogger("sparkonce.stream")
 
 
 def take_over(
-    sink: Sink, folder: CheckpointFolder, reading: Reading, settings: PipelineSettings
+    sink: Sink,
+    folder: CheckpointFolder,
+    notes: StateNotes,
+    reading: Reading,
+    settings: PipelineSettings,
 ) -> Entry | None:
     """The entry to go on from, signed by this process; None for a pipeline that is new."""
     entry = sink.take_over()
@@ -35,7 +40,7 @@ def take_over(
         ledger_lost=settings.ledger_lost,
     )
     if isinstance(step, FinishCommit):
-        folder.finish(step.batch)
+        folder.finish(step.batch, notes.ids(entry))
         _log.info("batch %d was written before the last stop: noted for Spark", step.batch)
     if entry is None:
         return None
@@ -45,7 +50,7 @@ def take_over(
         query = checkpoint.query or str(uuid.uuid4())
         if checkpoint.query is None:
             folder.name_query(query)
-        entry = replace(entry, query=query, batch=-1)
+        entry = replace(entry, query=query, batch=-1, state=None)
     signed = replace(
         entry,
         number=entry.number + 1,

@@ -24,11 +24,15 @@ from sparkonce.stream.history import History
 from sparkonce.stream.metrics import MetricsListener
 from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
-from sparkonce.stream.renaming import check_replaces, renaming_plainly
+from sparkonce.stream.renaming import check_replaces, plainly, started_with
 from sparkonce.stream.report import Listener, Listeners, LogListener
 from sparkonce.stream.runs import RenewedQuery, Run, await_end
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
+from sparkonce.stream.state import StateNotes
+from sparkonce.stream.state_by_version import StateByVersion
+from sparkonce.stream.state_format import SETTING as STATE_FORMAT
+from sparkonce.stream.state_format import kept_batches, state_format, state_of
 from sparkonce.stream.steps import Observer, Sink
 from sparkonce.stream.takeover import take_over
 
@@ -132,14 +136,15 @@ class StreamWriter(Options):
         _warn(reading, settings)
         location = self._location(spark)
         folder = CheckpointFolder(spark, location)
-        run = None
-        if reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE:
-            run = Run(spark.sparkContext, settings.pipeline, is_one_process=_is_one_process(spark))
-            with renaming_plainly(spark, is_local=folder.is_local):
+        notes = StateNotes(folder, kept=kept_batches(spark))
+        start_settings = plainly(spark, is_local=folder.is_local)
+        must_agree = reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE
+        if must_agree:
+            with started_with(spark, start_settings):
                 check_replaces(spark, location)
         sink = target.open(frame, reading, self._observe)
         try:
-            last = take_over(sink, folder, reading, settings)
+            last = take_over(sink, folder, notes, reading, settings)
             if self._observe:
                 self._observe("fence")
             shown = ProgressListener() if self._trigger.get("availableNow") else None
@@ -149,7 +154,20 @@ class StreamWriter(Options):
                 guarantee=settings.guarantee,
                 attempts_max=settings.attempts_max,
                 listener=self._all_listeners(*([shown] if shown else [])),
-                settle=run.settle if run else None,
+            )
+            state = None
+            if reading.is_stateful:
+                format_version = state_format(spark, folder)
+                start_settings = {**start_settings, STATE_FORMAT: str(format_version)}
+                if must_agree or format_version >= 2:
+                    state = state_of(spark, folder, notes, format_version)
+            run = Run(
+                spark.sparkContext,
+                settings.pipeline,
+                location,
+                is_one_process=_is_one_process(spark),
+                is_exact=settings.guarantee is Guarantee.EXACTLY_ONCE,
+                remembers_versions=isinstance(state, StateByVersion),
             )
             pipeline = Pipeline(
                 sink,
@@ -162,13 +180,15 @@ class StreamWriter(Options):
                 kafka_sources=[source.is_kafka for source in reading.sources],
                 last=last,
                 run=run,
+                state=state,
             )
 
             def start() -> StreamingQuery:
-                with renaming_plainly(spark, is_local=folder.is_local):
+                pipeline.ready()
+                with started_with(spark, start_settings):
                     return self._start(pipeline, location)
 
-            query = RenewedQuery(run, start) if run and not run.is_one_process else start()
+            query = start() if run.is_one_process else RenewedQuery(run, start)
         except BaseException:
             sink.close()
             raise

@@ -54,7 +54,9 @@ class DuckDBStore:
         settings = self._settings
         with self._file.open() as connection:
             try:
-                connection.execute(sql.create_ledger(full_name(settings.ledger_table)))
+                ledger = full_name(settings.ledger_table)
+                connection.execute(sql.create_ledger(ledger))
+                connection.execute(sql.add_to_ledger(ledger))
                 if settings.dead_letter_table:
                     dead = full_name(settings.dead_letter_table)
                     connection.execute(sql.create_dead_letters(dead))

@@ -74,10 +74,21 @@ class PostgresStore:
             # One at a time: IF NOT EXISTS is no promise to two who create at once.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('sparkonce'))")
             connection.execute(sql.create_ledger(self._layout.ledger))
+            if not self._names_state(connection):
+                connection.execute(sql.add_to_ledger(self._layout.ledger))
             if dead := self._layout.dead_letters:
                 connection.execute(sql.create_dead_letters(dead))
             if self._layout.settings.creates:
                 connection.execute(self._layout.create_table())
+
+    def _names_state(self, connection: Connection) -> bool:
+        """Asked first, as adding a column waits for whoever reads, even if it is there."""
+        found = connection.execute(
+            "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'state' "
+            "AND NOT attisdropped",
+            (self._layout.ledger,),
+        )
+        return found.fetchone() is not None
 
     def _casts(self, connection: Connection) -> dict[str, str]:
         layout = self._layout

@@ -1,0 +1,120 @@
+"""State store checkpoint format 1: files named by version alone, whoever wrote them.
+
+Nothing keeps an attempt that was given up, or a fenced driver, from writing under the same names.
+So the note of an attempt has a hash of each file of its version, and the mark of the note before
+it: at every start all files that Spark may read are compared, back to the oldest that it keeps.
+Files of a version that was given up are removed before the batch is run again.
+
+Snapshots can't be compared: Spark's maintenance writes them when it likes, from memory. One of a
+version that was computed once can have one content only. Where a version was given up, a snapshot
+may be of either attempt; it is removed whenever it is seen, as Spark does without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sparkonce.stream.checkpoint import CheckpointFolder
+from sparkonce.stream.ledger import Entry, LedgerError
+from sparkonce.stream.state import StateNotes
+
+FILES: Final = "files"
+_FORMER, _GIVEN_UP = "former", "given_up"
+_STATE: Final = "state"
+_CHANGES: Final = ("delta", "changelog")
+"""What a version adds to the one before: of the HDFS-backed provider, and of RocksDB with changelog
+checkpointing."""
+_WHOLE: Final = ("snapshot", "zip")
+
+
+class StateByVersion:
+    def __init__(self, folder: CheckpointFolder, notes: StateNotes, *, kept: int) -> None:
+        """Spark keeps `kept` versions, and all that these are built on."""
+        self._folder = folder
+        self._notes = notes
+        self._kept = kept
+        self._given_up: set[int] = set()
+        self._places: list[str] = []
+
+    def seal(self, batch: int, former: str | None) -> str:
+        version = batch + 1
+        if former is not None and not self._given_up:
+            self._given_up = set(self._notes.read(former).get(_GIVEN_UP, ()))
+        self._given_up = {each for each in self._given_up if each > version - self._kept}
+        self._drop_doubtful()
+        files = {
+            name: digest for place in self._where() for name, digest in self._hashed(place, version)
+        }
+        note = {FILES: files, _FORMER: former, _GIVEN_UP: sorted(self._given_up)}
+        return self._notes.write(batch, note)
+
+    def give_up(self, batch: int) -> None:
+        version = batch + 1
+        self._given_up.add(version)
+        for place in self._where():
+            for kind in (*_CHANGES, *_WHOLE):
+                self._folder.files.delete(f"{place}/{version}.{kind}")
+
+    def verify(self, entry: Entry | None) -> None:
+        checkpoint = self._folder.read()
+        if entry is not None and entry.state is not None:
+            note = self._notes.read(entry.state)
+            self._given_up |= set(note.get(_GIVEN_UP, ()))
+            self._drop_doubtful()
+            self._compare(entry.state)
+        if checkpoint.planned is not None and checkpoint.planned != checkpoint.committed:
+            self.give_up(checkpoint.planned)
+
+    def _compare(self, mark: str | None) -> None:
+        """From the last note back to the oldest whose files are there."""
+        newest = mark
+        while mark is not None and (mark == newest or self._notes.has(mark)):
+            note = self._notes.read(mark)
+            found = {name: self._folder.files.digest(name) for name in note.get(FILES, {})}
+            if mark != newest and None in found.values():
+                return  # Spark has begun to remove what is as old as that
+            for name, digest in found.items():
+                if digest != note[FILES][name]:
+                    raise LedgerError(
+                        f"{self._folder.location}/{name} is not what the visible attempt at its "
+                        "batch wrote: another driver with this checkpoint has written over it, or "
+                        "somebody changed it. Restore the checkpoint from a copy that is older "
+                        "than that; or start with an empty checkpointLocation and "
+                        "lostState=empty, and the query goes on from the ledger with empty state. "
+                        "It can't happen with RocksDB and new checkpoints: docs/spark.md, State"
+                    )
+            mark = note.get(_FORMER)
+
+    def _drop_doubtful(self) -> None:
+        for version in self._given_up:
+            for place in self._where():
+                if any(self._folder.files.digest(f"{place}/{version}.{kind}") for kind in _CHANGES):
+                    for kind in _WHOLE:
+                        self._folder.files.delete(f"{place}/{version}.{kind}")
+
+    def _hashed(self, place: str, version: int) -> Iterator[tuple[str, str]]:
+        """What the version was written as: its changes, or all of it."""
+        for kinds in (_CHANGES, _WHOLE):
+            names = [f"{place}/{version}.{kind}" for kind in kinds]
+            found = [
+                (name, digest) for name in names if (digest := self._folder.files.digest(name))
+            ]
+            if found:
+                yield from found
+                return
+
+    def _where(self) -> list[str]:
+        """The folders of all state stores: by operator, partition and, if there are several, name.
+        They are made with the first version."""
+        if not self._places:
+            files = self._folder.files
+            for operator in files.folders(_STATE):
+                for partition in files.folders(f"{_STATE}/{operator}"):
+                    if not partition.isdigit():
+                        continue
+                    place = f"{_STATE}/{operator}/{partition}"
+                    named = [each for each in files.folders(place) if not each.startswith("_")]
+                    stores = [each for each in named if each != "SSTs"]
+                    self._places += [f"{place}/{each}" for each in stores] or [place]
+        return self._places
