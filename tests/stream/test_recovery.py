@@ -82,6 +82,14 @@ def test_a_batch_that_was_decided_is_finished(guarantee: Guarantee, checkpoint: 
     assert step(ledger(5), checkpoint, guarantee) == FinishCommit(5)
 
 
+@pytest.mark.parametrize("guarantee", RECORDED_AFTER_DATA)
+def test_a_commit_that_was_lost_is_written_though_the_next_batch_is_planned(
+    guarantee: Guarantee,
+) -> None:
+    assert step(ledger(4), Checkpoint(OURS, 5, 3), guarantee) == FinishCommit(4)
+    assert step(ledger(4), Checkpoint(OURS, 5, None), guarantee) == FinishCommit(4)
+
+
 def test_the_very_first_batch_is_finished_too() -> None:
     assert step(ledger(0), Checkpoint(OURS, 0, None)) == FinishCommit(0)
 

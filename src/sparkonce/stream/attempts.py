@@ -59,7 +59,11 @@ class Computed(Protocol):
         was computed must not be decided."""
 
     def settle(self, entry: Entry) -> None:
-        """The attempt was given up: wait for what is left of it, and clear it away."""
+        """The attempt was aborted: wait until nothing of it runs any more."""
+
+    def clear(self, entry: Entry) -> None:
+        """Remove what an aborted attempt left. Only under a new epoch: a driver that is fenced
+        would remove what belongs to its successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ class Attempts:
             while True:
                 try:
                     written, recorded = self._attempt(
-                        frame, entry, sources, is_nothing, computed, clock
+                        frame, entry, sources, is_nothing, computed, clock, is_first=not causes
                     )
                     break
                 except (SparkonceError, PySparkException, Py4JJavaError) as error:
@@ -136,12 +140,16 @@ class Attempts:
         is_nothing: Callable[[Written], bool],
         computed: Computed | None,
         clock: _Clock,
+        *,
+        is_first: bool,
     ) -> tuple[Written, Entry | None]:
         written = Written()
         for step in ORDERS[self._guarantee]:
             since_s = time.monotonic()
             if step is Step.FENCE:
                 self._sink.fence()
+                if computed and not is_first:
+                    computed.clear(entry)
             elif step is Step.WRITE:
                 written = self._sink.write(frame)
             elif step is Step.RECORD:

@@ -104,6 +104,8 @@ class Pipeline:
 
     def settle(self, entry: Entry) -> None:
         self._run.settle()
+
+    def clear(self, entry: Entry) -> None:
         if self._state:
             self._state.give_up(entry.batch)
 

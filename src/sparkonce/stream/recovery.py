@@ -64,8 +64,9 @@ def next_step(
             "repeat what was written since. Restore the newer checkpoint, or start with an empty "
             "checkpointLocation, and the pipeline goes on from the ledger"
         )
-    undecided = checkpoint.committed is None or checkpoint.committed < checkpoint.planned
-    if undecided and entry.batch == checkpoint.planned and not entry.came_first:
+    committed = -1 if checkpoint.committed is None else checkpoint.committed
+    # Also where Spark has planned another since, and the commit got lost: it names the state.
+    if committed < entry.batch and not entry.came_first:
         return FinishCommit(entry.batch)
     return GoOn()
 

@@ -2,8 +2,8 @@
 
 Nothing keeps an attempt that was given up, or a fenced driver, from writing under the same names.
 So the note of an attempt has a hash of each file of its version, and the mark of the note before
-it: at every start all files that Spark may read are compared, back to the oldest that it keeps.
-Files of a version that was given up are removed before the batch is run again.
+it: at every start all files that Spark may read are compared, back to the last snapshot. Files of a
+version that was given up are removed before the batch is run again.
 
 Snapshots can't be compared: Spark's maintenance writes them when it likes, from memory. One of a
 version that was computed once can have one content only. Where a version was given up, a snapshot
@@ -58,33 +58,50 @@ class StateByVersion:
 
     def verify(self, entry: Entry | None) -> None:
         checkpoint = self._folder.read()
+        if checkpoint.planned is not None and checkpoint.planned != checkpoint.committed:
+            self.give_up(checkpoint.planned)
         if entry is not None and entry.state is not None:
             note = self._notes.read(entry.state)
             self._given_up |= set(note.get(_GIVEN_UP, ()))
             self._drop_doubtful()
-            self._compare(entry.state)
-        if checkpoint.planned is not None and checkpoint.planned != checkpoint.committed:
-            self.give_up(checkpoint.planned)
+            self._compare(entry.state, entry.batch + 1)
 
-    def _compare(self, mark: str | None) -> None:
-        """From the last note back to the oldest whose files are there."""
-        newest = mark
-        while mark is not None and (mark == newest or self._notes.has(mark)):
-            note = self._notes.read(mark)
-            found = {name: self._folder.files.digest(name) for name in note.get(FILES, {})}
-            if mark != newest and None in found.values():
-                return  # Spark has begun to remove what is as old as that
-            for name, digest in found.items():
-                if digest != note[FILES][name]:
-                    raise LedgerError(
-                        f"{self._folder.location}/{name} is not what the visible attempt at its "
-                        "batch wrote: another driver with this checkpoint has written over it, or "
-                        "somebody changed it. Restore the checkpoint from a copy that is older "
-                        "than that; or start with an empty checkpointLocation and "
-                        "lostState=empty, and the query goes on from the ledger with empty state. "
-                        "It can't happen with RocksDB and new checkpoints: docs/spark.md, State"
-                    )
-            mark = note.get(_FORMER)
+    def _compare(self, mark: str, version: int) -> None:
+        """All files that Spark may read: from the visible version back to the last snapshot."""
+        oldest = {place: self._last_snapshot(place, version) for place in self._where()}
+        wanted: str | None = mark
+        while wanted is not None and (wanted == mark or self._notes.has(wanted)):
+            note = self._notes.read(wanted)
+            read = {
+                name: digest
+                for name, digest in note.get(FILES, {}).items()
+                if _version(name) >= oldest.get(_place(name), 0)
+            }
+            if not read:
+                return
+            for name, digest in read.items():
+                self._check(name, digest)
+            wanted = note.get(_FORMER)
+
+    def _check(self, name: str, digest: str) -> None:
+        found = self._folder.files.digest(name)
+        if found == digest:
+            return
+        how = "is missing" if found is None else "is not what the visible attempt wrote"
+        raise LedgerError(
+            f"{self._folder.location}/{name} {how}: its batch is decided, and "
+            "another driver with this checkpoint has changed it, or somebody else. Restore the "
+            "checkpoint from a copy that is older than that; or start with an empty "
+            "checkpointLocation and lostState=empty, and the query goes on from the ledger with "
+            "empty state. It can't happen with RocksDB and new checkpoints: docs/spark.md, State"
+        )
+
+    def _last_snapshot(self, place: str, until: int) -> int:
+        """Spark reads it, and the changes since. The changes of its own version count too: who
+        writes a snapshot over another's has written these before."""
+        names = (name.partition(".") for name in self._folder.files.names(place))
+        versions = [int(number) for number, _, kind in names if number.isdigit() and kind in _WHOLE]
+        return max((each for each in versions if each <= until), default=0)
 
     def _drop_doubtful(self) -> None:
         for version in self._given_up:
@@ -118,3 +135,11 @@ class StateByVersion:
                     stores = [each for each in named if each != "SSTs"]
                     self._places += [f"{place}/{each}" for each in stores] or [place]
         return self._places
+
+
+def _place(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _version(name: str) -> int:
+    return int(name.rpartition("/")[2].partition(".")[0])
