@@ -41,6 +41,12 @@ _DEFAULTS = {
         # Their paths may have 107 bytes, of which PySpark's own part takes some 40.
         hasattr(socket, "AF_UNIX") and len(os.fsencode(tempfile.gettempdir())) <= 60
     ).lower(),
+    # Names the state of each attempt by an id, so that nobody else's is ever read; with a log of
+    # changes, so that a batch writes what it changed, and not all of its state.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -83,7 +89,8 @@ def session(
     Where driver and executors share this machine (`local`, `local-cluster`, a standalone master
     on the loopback address) the session listens on the loopback address only, executors run this
     Python (unless `PYSPARK_PYTHON` or `spark.pyspark.python` name another), and a shuffle has as
-    many partitions as there are cores. Everywhere: no web UI, no progress bar, UTC, no speculation.
+    many partitions as there are cores. Everywhere: no web UI, no progress bar, UTC, no speculation,
+    and the state of new streaming queries in RocksDB.
 
     If a session runs in this process already, that one is returned as it is, whatever the
     arguments say: Spark has one context a process.
