@@ -18,7 +18,8 @@ from jobs import Job
 from parts import wait_until
 from sparkonce.errors import SparkonceError
 from sparkonce.stream import writer
-from stream_jobs import COUNT, MakeJob, fill, sums_told
+from sparkonce.stream.runs import RenewedQuery
+from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, sums_told
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -27,6 +28,15 @@ pytestmark = pytest.mark.timeout(120)
 def as_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one process has all executors, none remembers what another has not seen."""
     monkeypatch.setattr(writer, "_is_one_process", lambda spark: False)
+
+
+@pytest.fixture
+def by_version(spark: SparkSession) -> SparkSession:
+    """A session whose queries name their state by version alone."""
+    own = spark.newSession()
+    own.conf.set(STORE, PROVIDERS["hdfs"])
+    own.conf.set("spark.sql.shuffle.partitions", "2")
+    return own
 
 
 class FailsOnce:
@@ -46,17 +56,15 @@ class FailsOnce:
 
 def live(job: Job, spark: SparkSession, observe: Callable[[str], None]) -> StreamingQuery:
     """As the job, without an end."""
-    own = spark.newSession()
-    own.conf.set("spark.sql.shuffle.partitions", "2")
-    frame, mode = job.frame(own)
+    frame, mode = job.frame(spark)
     return job.writer(frame, mode).option("topic", job.target).observe(observe).start()
 
 
 def test_a_batch_computed_twice_is_the_last_of_its_run(
-    spark: SparkSession, new_job: MakeJob
+    by_version: SparkSession, new_job: MakeJob
 ) -> None:
     job = new_job(kind="counting")
-    query = job.start(spark.newSession(), FailsOnce())
+    query = job.start(by_version, FailsOnce())
     first = query.runId
     query.awaitTermination()
     assert query.runId != first
@@ -67,9 +75,9 @@ def test_a_batch_computed_twice_is_the_last_of_its_run(
 
 
 def test_one_that_was_not_is_followed_in_the_same_run(
-    spark: SparkSession, new_job: MakeJob
+    by_version: SparkSession, new_job: MakeJob
 ) -> None:
-    query = new_job(kind="counting").start(spark.newSession())
+    query = new_job(kind="counting").start(by_version)
     first = query.runId
     query.awaitTermination()
     assert query.runId == first
@@ -77,10 +85,10 @@ def test_one_that_was_not_is_followed_in_the_same_run(
 
 
 def test_who_waits_for_all_that_is_there_waits_for_the_new_run(
-    spark: SparkSession, new_job: MakeJob
+    by_version: SparkSession, new_job: MakeJob
 ) -> None:
     job = new_job(kind="counting", count=400)
-    query = live(job, spark, FailsOnce())
+    query = live(job, by_version, FailsOnce())
     first = query.runId
     query.processAllAvailable()
     assert query.awaitTermination(1) is False
@@ -93,22 +101,24 @@ def test_who_waits_for_all_that_is_there_waits_for_the_new_run(
     assert (query.isActive, query.exception()) == (False, None)
 
 
-def test_a_query_that_is_stopped_gets_no_new_run(spark: SparkSession, new_job: MakeJob) -> None:
+def test_a_query_that_is_stopped_gets_no_new_run(
+    by_version: SparkSession, new_job: MakeJob
+) -> None:
     job = new_job(kind="counting", count=400)
-    query = live(job, spark, FailsOnce())
+    query = live(job, by_version, FailsOnce())
     query.processAllAvailable()
     query.stop()
     query.awaitTermination()
     assert not query.isActive
-    assert query.id not in {each.id for each in spark.streams.active}
+    assert query.id not in {each.id for each in by_version.streams.active}
 
 
-def test_a_failure_of_its_own_ends_it(spark: SparkSession, new_job: MakeJob) -> None:
+def test_a_failure_of_its_own_ends_it(by_version: SparkSession, new_job: MakeJob) -> None:
     def fail(point: str) -> None:
         if point == "offsets":
             raise SparkonceError("each attempt ends here")
 
-    query = new_job(kind="counting").start(spark.newSession(), fail)
+    query = new_job(kind="counting").start(by_version, fail)
     with pytest.raises(StreamingQueryException, match="each attempt ends here"):
         query.awaitTermination()
     assert not query.isActive
@@ -116,10 +126,10 @@ def test_a_failure_of_its_own_ends_it(spark: SparkSession, new_job: MakeJob) -> 
 
 
 def test_a_new_run_that_cannot_start_tells_why(
-    spark: SparkSession, new_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    by_version: SparkSession, new_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     may = tmp_path / "may"
-    query = new_job(kind="counting").start(spark.newSession(), FailsOnce(may))
+    query = new_job(kind="counting").start(by_version, FailsOnce(may))
 
     def refuse() -> StreamingQuery:
         raise SparkonceError("not today")
@@ -131,14 +141,45 @@ def test_a_new_run_that_cannot_start_tells_why(
     assert not query.isActive
 
 
+def test_a_query_that_is_stopped_while_its_run_is_renewed_ends_without_an_error(
+    by_version: SparkSession, new_job: MakeJob
+) -> None:
+    job = new_job(kind="counting", count=800)
+    query = live(job, by_version, FailsOnce())
+    assert isinstance(query, RenewedQuery)
+    with query._changing:  # a new run can't begin
+        run = query._jsq
+        wait_until(lambda: not run.isActive(), "the first run is spent")
+        query._is_stopped = True
+    query.stop()
+    query.awaitTermination()
+    query.processAllAvailable()
+    assert (query.isActive, query.exception(), query._jsq is run) == (False, None, True)
+
+
+def test_state_named_by_ids_needs_no_new_run(spark: SparkSession, new_job: MakeJob) -> None:
+    job = new_job(kind="counting")
+    own = spark.newSession()
+    own.conf.set(STORE, PROVIDERS["rocksdb"])
+    query = job.start(own, FailsOnce())
+    first = query.runId
+    query.awaitTermination()
+    assert query.runId == first
+    assert {sums[-1] for sums in sums_told(job).values()} == {COUNT // 10}
+
+
 RETRIED = """
 import sys, time
 from pathlib import Path
 import sparkonce
+from sparkonce.errors import SparkonceError
 from sparkonce.stream.runs import Run
 
 spark = sparkonce.session("retried", "local[2,3]", {"spark.python.task.killTimeout": "100s"})
-run = Run(spark.sparkContext, "p", "here", is_one_process=False, remembers_versions=True)
+def of_a_query():
+    return Run(spark.sparkContext, "p", "here", is_one_process=False, remembers_versions=True)
+
+run = of_a_query()
 mark, given_up, ended = (Path(sys.argv[1], name) for name in ("mark", "given up", "ended"))
 
 def stumble(index, rows):
@@ -171,6 +212,22 @@ with run.batch():
         given_up.touch()
         run.settle()
         print(ended.exists())
+given_up.unlink()
+ended.unlink()
+try:
+    with run.batch():
+        spark.sparkContext.parallelize(range(4), 2).mapPartitionsWithIndex(linger).collect()
+except Exception:
+    pass  # the last attempt: its query ends here, and another is started
+given_up.touch()
+of_a_query().settle_former()
+print(ended.exists())
+run = of_a_query()
+with run.batch():
+    try:
+        run.check()
+    except SparkonceError as error:
+        print("retainedJobs" in str(error))
 spark.stop()
 """
 
@@ -187,4 +244,4 @@ def test_tasks_that_ran_again_are_noticed_and_those_that_go_on_are_waited_for(
         timeout=100,
         check=True,
     )
-    assert done.stdout.split() == ["False", "True", "True"]
+    assert done.stdout.split() == ["False", "True", "True", "True", "True"]

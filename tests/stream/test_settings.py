@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyspark
 import pytest
 from pyspark.sql.types import (
     ArrayType,
@@ -24,6 +25,7 @@ from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
 from sparkonce.options import ProducerOptions
 from sparkonce.stream.kafka_settings import COLUMNS, KafkaSettings, check_schema
+from sparkonce.stream.spark_version import check_version
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 NAMED = SERVERS | {"kafka.transactional.id": "payments"}
@@ -279,3 +281,11 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
     twice = StructType([StructField("key", StringType())] * 2).add("value", StringType())
     with pytest.raises(ConfigError, match="several columns 'key'"):
         check_schema(twice, "out")
+
+
+def test_a_spark_whose_checkpoints_are_not_known_is_refused() -> None:
+    check_version(pyspark.__version__)
+    check_version("4.2.1-amzn-0")
+    for version in ("3.5.9", "4.1.4", "4.20.0", "5.0.0"):
+        with pytest.raises(ConfigError, match=f"Spark {version}, and recovery is tested with 4.2"):
+            check_version(version)

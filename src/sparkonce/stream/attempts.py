@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from sparkonce.errors import FatalError, OutcomeUnknown, SparkonceError
+from sparkonce.errors import FatalError, FencedError, OutcomeUnknown, SparkonceError
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.ledger import Entry, LedgerError, Offsets
 from sparkonce.stream.report import BatchReport, Listener
@@ -120,8 +120,8 @@ class Attempts:
                     if computed:
                         computed.settle(entry)
         except BaseException as failure:
-            self._sink.abandon()
             why = causes[0] if causes else str(failure)
+            self._abandon_at_last()
             self._report(entry, Written(), "failed", clock, max(1, len(causes)), why)
             raise
         outcome = "committed" if recorded else "empty"
@@ -171,7 +171,15 @@ class Attempts:
         settled = OutcomeUnknown | FatalError | LedgerError | RunSpent
         if isinstance(error, settled) or _is_cancelled(error):
             raise error
-        self._sink.abandon()
+        try:
+            self._sink.abandon()
+        except FencedError:
+            raise  # whoever took over has aborted it, and says more than the cause
+        except SparkonceError as failed:
+            raise BatchFailed(
+                f"{causes[0]}. The attempt could not be aborted either, which the next start does: "
+                f"{failed}"
+            ) from error
         if len(causes) >= self._attempts_max:
             raise BatchFailed(
                 f"the batch failed {len(causes)} times (batchAttempts={self._attempts_max}). "
@@ -181,6 +189,16 @@ class Attempts:
             "%s: attempt %d of %d was aborted, the batch is run again under a new epoch: %s",
             self._name, len(causes), self._attempts_max, causes[-1],
         )  # fmt: skip
+
+    def _abandon_at_last(self) -> None:
+        """The query fails for another reason, which must not be hidden by this."""
+        try:
+            self._sink.abandon()
+        except Exception as failed:  # noqa: BLE001 - logged; any sink has errors of its own
+            _log.warning(
+                "%s: the attempt could not be aborted, which the next start does: %s",
+                self._name, failed,
+            )  # fmt: skip
 
     def _report(
         self,

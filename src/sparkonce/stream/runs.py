@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming.query import StreamingQuery
@@ -170,11 +170,19 @@ class Run:
         return count
 
     def _jobs(self) -> list[Any]:
-        """Those of the present attempt, which have ended."""
+        """Those of the present attempt, which have ended: one at least."""
         context: Any = self._context._jsc.sc()
         tracker = context.statusTracker()
-        known = list(tracker.getJobIdsForTag(self._batch_tag))
-        return [self._ended(tracker, each) for each in known if each not in self._given_up]
+        try:
+            # What happened is told on another thread: of a job that just ended, nothing may be
+            # known yet, not even that there was one.
+            context.listenerBus().waitUntilEmpty(int(_TOLD_WITHIN_S * 1000))
+        except Py4JJavaError as error:
+            raise self._forgotten("the last jobs") from error
+        known = set(tracker.getJobIdsForTag(self._batch_tag)) - self._given_up
+        if not known:
+            raise self._forgotten("the last jobs")
+        return [self._ended(tracker, each) for each in known]
 
     def _ended(self, tracker: Any, job: int) -> Any:
         """What is known of a job once its end was told, and with it all that happened before."""

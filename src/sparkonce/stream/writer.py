@@ -29,6 +29,7 @@ from sparkonce.stream.report import Listener, Listeners, LogListener
 from sparkonce.stream.runs import RenewedQuery, Run, await_end
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
+from sparkonce.stream.spark_version import check_version
 from sparkonce.stream.state import StateNotes
 from sparkonce.stream.state_by_version import StateByVersion
 from sparkonce.stream.state_format import SETTING as STATE_FORMAT
@@ -133,6 +134,7 @@ class StreamWriter(Options):
             )
         reading = reading_of(frame)
         check_session(spark)
+        check_version(spark.version)
         _warn(reading, settings)
         location = self._location(spark)
         folder = CheckpointFolder(spark, location)
