@@ -61,11 +61,6 @@ class AbortableError(BrokerError):
 class TransactionTimedOut(AbortableError):
     """The coordinator aborted the transaction because it outlasted transaction.timeout.ms."""
 
-    def __init__(self, message: str, code: int, epoch_now: int) -> None:
-        super().__init__(message, code)
-        self.epoch_now = epoch_now
-        """To which the coordinator raised the producer's epoch; from there it may go on."""
-
 
 class FatalError(BrokerError):
     """This producer can do nothing more: close it, and start a new one."""
@@ -73,6 +68,15 @@ class FatalError(BrokerError):
 
 class FencedError(FatalError):
     """Another producer took over this transactional id; what this one writes is refused."""
+
+
+class OwnershipUncertain(FatalError):
+    """Whether another producer took over meanwhile, the cluster can't tell: what was committed last
+    says it. Nothing more is written by this producer."""
+
+
+class TransactionalIdExpired(OwnershipUncertain):
+    """The cluster has forgotten the transactional id, which nobody used for so long."""
 
 
 class Reaction(enum.Enum):

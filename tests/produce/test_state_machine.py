@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Set
-from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -272,13 +271,13 @@ class Life(RuleBasedStateMachine):
         self.proxy.stop_accepting()
         self.proxy.cut_all()
         # A setting for this call alone: with so little patience everything else would fail too.
-        patient = self.producer._coordinator._options
-        self.producer._coordinator._options = replace(patient, max_block_ms=150)
+        questions = self.producer._coordinator.questions
+        patience_ms, questions.max_block_ms = questions.max_block_ms, 150
         try:
             with pytest.raises(OutcomeUnknown, match=r"_transaction\(\) again"):
                 decide()
         finally:
-            self.producer._coordinator._options = patient
+            questions.max_block_ms = patience_ms
             self.proxy.accept()
         self._to(verdict)
 

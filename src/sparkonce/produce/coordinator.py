@@ -1,19 +1,17 @@
-"""Questions to the coordinators, in the caller's thread: who am I, what is in, how did it end.
+"""The words of a transaction, asked of its coordinators: who am I, what is in it, how did it end.
 
-Each question is asked until it has a definite answer or its time is over: lost connections, moved
-coordinators and markers still being written are no answers. What remains unknown at the end of
-the time is raised as unknown.
+Each is asked until it has a definite answer or its time is over (`questions`). What remains unknown
+at the end of the time is raised as unknown. What an answer means for a producer that was refused
+is judged next door, in `ownership`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeTransactionsRequest
-from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -22,30 +20,16 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
 )
 
-from sparkonce.errors import (
-    AbortableError,
-    BrokerError,
-    FatalError,
-    FencedError,
-    OutcomeUnknown,
-    Reaction,
-    TransactionTimedOut,
-    Unreachable,
-    explain,
-    reaction,
-)
+from sparkonce.errors import OutcomeUnknown, Unreachable
 from sparkonce.options import LONGEST, ProducerOptions
 from sparkonce.produce.identity import Partition, ProducerIdentity
-from sparkonce.wire import Address, Client, Message, NotKafka
+from sparkonce.produce.questions import Codes, CoordinatorKind, Place, Questions
+from sparkonce.wire import Client, Message
 
-_GROUP, _TRANSACTION = 0, 1
 _BROKER_RESOURCE = 4
 _NOT_TOLD = frozenset({29, 31})
 _TIMEOUT_MS = 60_000
-_PAUSE_S = 0.002
-_PAUSE_MAX_S = 0.2
 _TRANSACTIONAL_ID_NOT_FOUND = 105
-_CAUSED_BY_TIMEOUT = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,42 +42,66 @@ class OffsetAndMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    node_id: int
-    address: Address
+class TransactionStatus:
+    """What the coordinator tells of a transactional id."""
+
+    is_known: bool
+    """An id that nobody used for `transactional.id.expiration.ms` is forgotten."""
+    state: str
+    producer_id: int
+    epoch: int
 
 
 class Coordinator:
     def __init__(self, client: Client, options: ProducerOptions) -> None:
+        self.questions = Questions(client, options)
         self._client = client
         self._options = options
-        self._found: dict[tuple[int, str], _Found] = {}
         self._timeout_ms = options.transaction_timeout_ms
 
-    def init(self, former: ProducerIdentity | None) -> ProducerIdentity:
-        """A producer id and a new epoch; its success makes any former outcome final.
+    @property
+    def transaction_version(self) -> int:
+        return self._client.transaction_version
 
-        With `former`, only if nobody else has taken over since (KIP-360): a producer that
-        recovers must never fence its successor.
+    @property
+    def timeout_ms(self) -> int:
+        """How long a transaction may be open."""
+        return self._timeout_ms
+
+    def init(self) -> ProducerIdentity:
+        """A producer id and a new epoch, whoever had it; success makes a former outcome final."""
+        place = None if self._options.transactional_id is None else self._place
+        request = self._init_request(None)
+        answer = self.questions.until_definite("InitProducerId", place, request, _error_code)
+        return self._identity(answer)
+
+    def init_once(self, former: ProducerIdentity, left_s: float) -> ProducerIdentity:
+        """The next epoch of `former`, if nobody else has taken over since (KIP-360).
+
+        Asked a single time, since a coordinator aborts whatever transaction is open, its own
+        producer's or a successor's, before it compares epochs: `Ownership.raise_epoch` looks first.
         """
-        name = self._options.transactional_id
+        request = self._init_request(former)
+        answer = self.questions.once("InitProducerId", self._place, request, _error_code, left_s)
+        return self._identity(answer)
+
+    def _init_request(self, former: ProducerIdentity | None) -> Message:
         if self._timeout_ms == LONGEST:
             self._timeout_ms = self._longest_timeout_ms()
-        request = Message(
+        return Message(
             InitProducerIdRequest,
             3,
             5,
             {
-                "transactional_id": name,
+                "transactional_id": self._options.transactional_id,
                 "transaction_timeout_ms": self._timeout_ms,
                 "producer_id": former.producer_id if former else -1,
                 "producer_epoch": former.epoch if former else -1,
             },
         )
-        if name is None:
-            answer = self._until_definite("InitProducerId", None, request, _error_code)
-        else:
-            answer = self._ask_transaction("InitProducerId", request, _error_code)
+
+    def _identity(self, answer: Any) -> ProducerIdentity:
+        name = self._options.transactional_id
         return ProducerIdentity(name, answer.producer_id, answer.producer_epoch)
 
     def add_partitions(self, who: ProducerIdentity, partitions: Iterable[Partition]) -> None:
@@ -184,64 +192,33 @@ class Coordinator:
         except Unreachable as error:
             raise OutcomeUnknown(
                 f"the {verb} of {who} was sent, and no answer came within max.block.ms="
-                f"{self._options.max_block_ms}: call {verb}_transaction() again to learn its "
+                f"{self.questions.max_block_ms}: call {verb}_transaction() again to learn its "
                 f"outcome. {error}"
             ) from error
         if high < 5 or answer.producer_id < 0:
             return who
         return ProducerIdentity(who.transactional_id, answer.producer_id, answer.producer_epoch)
 
-    def is_open(self, who: ProducerIdentity) -> bool:
-        """Whether anybody has written into the transaction of `who`."""
-        told = self._describe()
-        return bool(
-            told.transaction_state == "Ongoing"
-            and (told.producer_id, told.producer_epoch) == (who.producer_id, who.epoch)
-        )
+    def describe(self) -> TransactionStatus:
+        """The coordinator's own view of the transaction; unknown to it is an answer too."""
+        names = [self._options.transactional_id]
+        request = Message(DescribeTransactionsRequest, 0, 0, {"transactional_ids": names})
 
-    def fenced_or_timed_out(
-        self, who: ProducerIdentity, code: int, *, decided: bool = False
-    ) -> BrokerError:
-        """Why the epoch of `who` was refused, as the coordinator tells it."""
-        told = self._describe()
-        if told.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
-            return FatalError(f"{who} is no longer known to the cluster (expired)", code)
-        same_producer = told.producer_id == who.producer_id
-        # A time-out raises the epoch once. A successor raises it once more when it takes over,
-        # and may have aborted a transaction of its own since: that is no time-out of ours.
-        raised_once = same_producer and told.producer_epoch == who.epoch + 1
-        if raised_once and told.transaction_state in _CAUSED_BY_TIMEOUT:
-            return TransactionTimedOut(
-                f"the coordinator aborted the transaction of {who}: it was open longer than "
-                f"transaction.timeout.ms={self._timeout_ms}. Nothing of it is "
-                "visible: abort_transaction(), then write it again in smaller transactions, or "
-                "raise transaction.timeout.ms (brokers allow transaction.max.timeout.ms)",
-                code,
-                told.producer_epoch,
-            )
-        if same_producer and told.producer_epoch == who.epoch:
-            return FatalError(
-                f"the coordinator has {who} in state {told.transaction_state} and refused the "
-                f"request with {explain(code)}: the two sides disagree; start a new producer",
-                code,
-            )
-        return FencedError(
-            f"{who} was fenced: another producer with the same transactional.id started (the "
-            f"coordinator now has producer id {told.producer_id}, epoch {told.producer_epoch}). "
-            + (
-                "Its commit was sent before that and may have been taken: read the committed "
-                "offsets before anything is written again. "
-                if decided
-                else "Nothing of the open transaction is visible. "
-            )
-            + "If two pipelines are meant, give each its own transactional.id",
-            code,
+        def codes(answer: Any) -> int:
+            code = int(answer.transaction_states[0].error_code)
+            return 0 if code == _TRANSACTIONAL_ID_NOT_FOUND else code
+
+        answer = self._ask_transaction("DescribeTransactions", request, codes)
+        told = answer.transaction_states[0]
+        return TransactionStatus(
+            told.error_code != _TRANSACTIONAL_ID_NOT_FOUND,
+            told.transaction_state,
+            told.producer_id,
+            told.producer_epoch,
         )
 
     def _longest_timeout_ms(self) -> int:
         """What the coordinator allows a transaction at most."""
-        name = self._options.transactional_id
-        assert name is not None
 
         def request(node_id: int) -> Message:
             resource = DescribeConfigsRequest.DescribeConfigsResource(
@@ -264,111 +241,28 @@ class Coordinator:
             code = int(answer.results[0].error_code)
             return 0 if code in _NOT_TOLD else code
 
-        answer = self._until_definite("DescribeConfigs", (_TRANSACTION, name), request, codes)
+        answer = self.questions.until_definite("DescribeConfigs", self._place, request, codes)
         told = answer.results[0]
         # A principal that may not ask writes all the same, with the time every broker allows.
         return int(told.configs[0].value) if told.configs else _TIMEOUT_MS
 
-    def _describe(self) -> Any:
-        """The coordinator's own view of the transaction; unknown to it is an answer too."""
-        names = [self._options.transactional_id]
-        request = Message(DescribeTransactionsRequest, 0, 0, {"transactional_ids": names})
-
-        def codes(answer: Any) -> int:
-            code = int(answer.transaction_states[0].error_code)
-            return 0 if code == _TRANSACTIONAL_ID_NOT_FOUND else code
-
-        return self._ask_transaction("DescribeTransactions", request, codes).transaction_states[0]
-
-    def ask_group(
-        self, what: str, group: str, request: Message, codes: Callable[[Any], int | list[int]]
-    ) -> Any:
+    def ask_group(self, what: str, group: str, request: Message, codes: Codes) -> Any:
         """Ask the coordinator of a consumer group."""
-        return self._until_definite(what, (_GROUP, group), request, codes)
+        place = (CoordinatorKind.GROUP, group)
+        return self.questions.until_definite(what, place, request, codes)
 
-    def _ask_transaction(
-        self, what: str, request: Message, codes: Callable[[Any], int | list[int]]
-    ) -> Any:
+    def _ask_transaction(self, what: str, request: Message, codes: Codes) -> Any:
+        return self.questions.until_definite(what, self._place, request, codes)
+
+    @property
+    def _place(self) -> Place:
         name = self._options.transactional_id
         assert name is not None
-        return self._until_definite(what, (_TRANSACTION, name), request, codes)
-
-    def _until_definite(
-        self,
-        what: str,
-        coordinator: tuple[int, str] | None,
-        request: Message | Callable[[int], Message],
-        codes: Callable[[Any], int | list[int]],
-    ) -> Any:
-        deadline_s = time.monotonic() + self._options.max_block_ms / 1000
-        pause_s = _PAUSE_S
-        last: BrokerError | None = None
-        while (left_s := deadline_s - time.monotonic()) > 0:
-            try:
-                if coordinator is None:
-                    assert isinstance(request, Message)
-                    answer = self._client.ask_any(request, left_s)
-                else:
-                    found = self._find(coordinator, left_s)
-                    asked = request if isinstance(request, Message) else request(found.node_id)
-                    answer = self._client.ask(found.address, asked, left_s)
-            except Unreachable as error:
-                if self._client.refusals(NotKafka):
-                    raise FatalError(self._client.reasons()) from error
-                last = error
-                self._found.pop(coordinator or (0, ""), None)
-            else:
-                told = codes(answer)
-                bad = [code for code in (told if isinstance(told, list) else [told]) if code]
-                if not bad:
-                    return answer
-                _raise_if_definite(what, bad)
-                last = BrokerError(f"{what} answered {explain(bad[0])}", bad[0])
-                if any(reaction(code) is not Reaction.RESEND for code in bad):
-                    self._found.pop(coordinator or (0, ""), None)
-            time.sleep(min(pause_s, max(0.0, deadline_s - time.monotonic())))
-            pause_s = min(pause_s * 2, _PAUSE_MAX_S)
-        raise Unreachable(
-            f"{what} had no definite answer within max.block.ms={self._options.max_block_ms}: "
-            f"{last or self._client.reasons()}"
-        )
-
-    def _find(self, key: tuple[int, str], timeout_s: float) -> _Found:
-        """Where the coordinator is; asking also makes the cluster create its internal topics."""
-        if key not in self._found:
-            kind, name = key
-            request = Message(
-                FindCoordinatorRequest, 4, 6, {"key_type": kind, "coordinator_keys": [name]}
-            )
-            told = self._client.ask_any(request, timeout_s).coordinators[0]
-            if told.error_code:
-                _raise_if_definite(f"FindCoordinator for {name!r}", [told.error_code])
-                raise Unreachable(
-                    f"{name!r} has no coordinator yet: {explain(told.error_code)}", told.error_code
-                )
-            self._found[key] = _Found(told.node_id, Address(told.host, told.port))
-        return self._found[key]
+        return CoordinatorKind.TRANSACTION, name
 
 
 def _error_code(answer: Any) -> int:
     return int(answer.error_code)
-
-
-def _raise_if_definite(what: str, codes: list[int]) -> None:
-    """Raise for a code that asking again won't change; the gravest first."""
-    for kind, error in (
-        (Reaction.FATAL, FatalError),
-        (Reaction.EPOCH, EpochRefused),
-        (Reaction.ABORT, AbortableError),
-        (Reaction.OUT_OF_ORDER, AbortableError),
-    ):
-        for code in codes:
-            if reaction(code) is kind:
-                raise error(f"{what} was refused: {explain(code)}", code)
-
-
-class EpochRefused(BrokerError):
-    """Fenced or timed out: `Coordinator.fenced_or_timed_out` asks which."""
 
 
 def _by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:

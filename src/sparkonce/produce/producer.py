@@ -269,7 +269,7 @@ class Producer:
         """Under whose name records are written; asked from the cluster once."""
         if self._identity is None:
             self._identity = (
-                self._coordinator.init(None) if self._options.enable_idempotence else NO_IDENTITY
+                self._coordinator.init() if self._options.enable_idempotence else NO_IDENTITY
             )
         return self._identity
 

@@ -90,11 +90,6 @@ class Sender:
             self._raise_failure()
         return idle
 
-    def wait_landed(self, timeout_s: float) -> bool:
-        """Until no request is under way, so that nothing of this attempt can still arrive."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not any(self._in_flight.values()), timeout_s)
-
     def forget(self, why: str) -> None:
         """Give up every batch; answers still to come are of no interest. Waits until it is so."""
         self._client.do(lambda: self._drop_all(AbortableError(why)))

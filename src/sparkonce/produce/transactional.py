@@ -1,8 +1,9 @@
 """The transactional producer: many topics and partitions, source offsets, one decision.
 
-Each transaction has an epoch of its own, in both versions of the protocol. Under version 2
-(KIP-890) the answer to EndTxn brings the next one; under version 1 the epoch is raised before the
-next transaction begins, so that a late EndTxn or Produce of the last one is refused.
+Each transaction has an epoch of its own, in both versions of the protocol, so that a late EndTxn
+or Produce of a former one is refused. Under version 2 (KIP-890) the answer to EndTxn brings the
+next one. Under version 1 it is raised before the transaction that follows a commit, and by an abort
+itself. Where the epochs of a producer id are used up, a new id is taken before the last one is.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import pyarrow as pa
 
@@ -22,18 +22,24 @@ from sparkonce.errors import (
     FatalError,
     FencedError,
     OutcomeUnknown,
+    OwnershipUncertain,
     Reaction,
     TransactionTimedOut,
     reaction,
 )
 from sparkonce.options import ProducerOptions
 from sparkonce.produce.committed import committed_offsets
-from sparkonce.produce.coordinator import EpochRefused, OffsetAndMetadata
-from sparkonce.produce.identity import Partition, ProducerIdentity
+from sparkonce.produce.coordinator import OffsetAndMetadata
+from sparkonce.produce.identity import EPOCH_MAX, Partition, ProducerIdentity
 from sparkonce.produce.lane import Batch, Outcome
 from sparkonce.produce.linger import Linger
+from sparkonce.produce.ownership import Begun, Ownership
 from sparkonce.produce.producer import Producer
+from sparkonce.produce.questions import EpochRefused
 from sparkonce.produce.states import ABORTABLE, BROKEN, COMMITTABLE, NEW, Lifecycle, State
+
+_LOOKS_AFTER_S: Final = 2.0
+"""A producer that rested for so long asks whether it is still the one before it begins again."""
 
 
 class TransactionalProducer(Producer):
@@ -54,10 +60,15 @@ class TransactionalProducer(Producer):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._life = Lifecycle()
         self._added: set[Partition] = set()
-        self._written = False
+        self._sent = False
+        """A request left that may have opened the transaction at the coordinator."""
+        self._is_known_open = False
+        """The coordinator or a leader has acknowledged one that did."""
         self._shared = False
-        self._reinit = False
+        self._commit_maybe_taken = False
+        self._needs_epoch = False
         super().__init__(settings)
+        self._ownership = Ownership(self._coordinator)
 
     @classmethod
     def join(cls, settings: Mapping[str, Any], identity: ProducerIdentity) -> Self:
@@ -88,6 +99,7 @@ class TransactionalProducer(Producer):
         if self._identity != identity:
             self._drop_pending()
             self._added.clear()
+            self._is_known_open = False
             self._identity = identity
 
     def produce_turn(
@@ -122,17 +134,16 @@ class TransactionalProducer(Producer):
         had decided is finished, and from here on its writes are refused."""
         self._life.need(NEW, State.READY)
         with self._failing():
-            self._identity = self._coordinator.init(None)
+            self._identity = self._coordinator.init()
             self._life.to(State.READY)
 
     def begin_transaction(self) -> None:
-        if self._life.state is State.READY and self._reinit:
+        if self._life.state is State.READY:
             with self._failing():
-                self._identity = self._coordinator.init(self._identity)
-                self._reinit = False
+                self._prepare_epoch()
         self._life.to(State.IN_TRANSACTION)
         self._added.clear()
-        self._written = self._shared = False
+        self._sent = self._is_known_open = self._shared = self._commit_maybe_taken = False
 
     def add_partitions(self, partitions: Iterable[Partition]) -> None:
         """Open the transaction on partitions that others, who join, will write to."""
@@ -140,10 +151,9 @@ class TransactionalProducer(Producer):
         fresh = sorted(set(partitions) - self._added)
         if not fresh:
             return
-        with self._failing():
+        with self._opening():
             self._coordinator.add_partitions(self._known(), fresh)
         self._added.update(fresh)
-        self._written = True
 
     def send_offsets_to_transaction(
         self, offsets: Mapping[Partition, OffsetAndMetadata | int], group: str
@@ -156,9 +166,8 @@ class TransactionalProducer(Producer):
             partition: OffsetAndMetadata(at) if isinstance(at, int) else at
             for partition, at in offsets.items()
         }
-        with self._failing():
+        with self._opening():
             self._coordinator.send_offsets(self._known(), group, whole)
-        self._written = True
 
     def committed_offsets(self, group: str) -> dict[Partition, OffsetAndMetadata]:
         """How far the group has come, once nothing about it is undecided any more."""
@@ -169,7 +178,9 @@ class TransactionalProducer(Producer):
         if self._life.state in BROKEN:
             self._life.need_writable()
         with self._failing():
-            return super().flush(timeout)
+            is_idle = super().flush(timeout)
+        self._is_known_open |= is_idle and self._sent
+        return is_idle
 
     def commit_transaction(self) -> None:
         """Send what is left, wait until all of it is acknowledged, and decide.
@@ -187,18 +198,13 @@ class TransactionalProducer(Producer):
         self._life.to(State.READY)
 
     def abort_transaction(self) -> None:
-        """Give up the transaction; nothing of it ever becomes visible."""
+        """Give up the transaction; nothing of it ever becomes visible, nor of what those who
+        joined it may still have under way."""
         self._life.to(State.ABORTING)
         with self._failing():
             self._drop_pending()
-            if self._client.transaction_version < 2:
-                # Version 1 can't tell a late batch of this transaction from the next one's.
-                self._sender.wait_landed(self._options.request_timeout_ms / 1000)
-            if self._is_open():
-                self._abort()
-            elif self._shared:
-                # Others may still be about to write under this epoch: the next one is another.
-                self._reinit = True
+            if self._sent or self._shared:
+                self._next(self._ownership.end_attempt(self._known(), self._begun()))
         self._life.to(State.READY)
 
     @contextmanager
@@ -227,8 +233,8 @@ class TransactionalProducer(Producer):
         try:
             if self._life.state in ABORTABLE:
                 self.abort_transaction()
-        except FencedError:
-            pass  # whoever took over has aborted it: what closing wants is done
+        except (FencedError, OwnershipUncertain):
+            pass  # it is not open any more, whoever aborted it: what closing wants is done
         finally:
             self._life.to(State.CLOSED)
             self._shut()
@@ -252,21 +258,17 @@ class TransactionalProducer(Producer):
         partitions = {(batch.topic, batch.partition) for batch in batches}
         if self._client.transaction_version < 2:
             self.add_partitions(partitions)
-        self._written = True
+        self._sent = True
 
     def _send_table(
         self, table: pa.Table | pa.RecordBatch, topic: str | None, outcome: Outcome
     ) -> list[Rejected]:
         """Whatever breaks off here leaves a part of the table sent: committing it would tear it."""
-        try:
-            with self._failing():
-                refused = super()._send_table(table, topic, outcome)
-                if refused:
-                    self._refuse(refused, "The transaction can only be aborted")
-                return refused
-        except BaseException as error:
-            self._doom(error)
-            raise
+        with self._breaking_off(), self._failing():
+            refused = super()._send_table(table, topic, outcome)
+            if refused:
+                self._refuse(refused, "The transaction can only be aborted")
+            return refused
 
     def _start_linger(self) -> Linger | None:
         return None
@@ -284,29 +286,40 @@ class TransactionalProducer(Producer):
         assert self._identity is not None
         return self._identity
 
+    def _prepare_epoch(self) -> None:
+        """Before a transaction: an epoch of its own, if nobody else has taken over."""
+        rested_s = time.monotonic() - self._coordinator.questions.heard_at_s
+        looks_first = rested_s > _LOOKS_AFTER_S
+        ownership = self._ownership
+        if looks_first and not self._needs_epoch:
+            self._needs_epoch = ownership.is_open(self._known(), Begun.NO)
+        if self._needs_epoch:
+            who = self._known()
+            self._identity = ownership.raise_epoch(who, Begun.NO, looks_first=looks_first)
+            self._needs_epoch = False
+        # The last epoch of a producer id opens no transaction: a time-out or a successor raises it
+        # once more, and brokers of several versions can't end the transaction then (KAFKA-19367,
+        # KAFKA-20090). Asked for the next epoch, with nothing open, they change the id.
+        if self._known().epoch >= EPOCH_MAX:
+            self._identity = ownership.raise_epoch(self._known(), Begun.NO)
+
+    def _begun(self) -> Begun:
+        if self._is_known_open:
+            return Begun.YES
+        maybe = self._sent or self._shared or self._life.state is State.JOINED
+        return Begun.MAYBE if maybe else Begun.NO
+
     def _next(self, identity: ProducerIdentity) -> None:
-        # Version 1 answers with the same epoch: raise it before it is used again.
-        self._reinit = identity == self._identity
+        # Version 1 answers a commit with the same epoch: raise it before it is used again.
+        self._needs_epoch = identity == self._identity
         self._identity = identity
 
     def _is_open(self) -> bool:
-        """Whether there is anything to decide: an empty transaction is none to the cluster."""
-        if not self._written and self._shared:
+        """Whether there is anything to commit: an empty transaction is none to the cluster."""
+        if self._shared and not self._sent and not self._is_known_open:
             # Others may have written; only the coordinator knows.
-            self._written = self._coordinator.is_open(self._known())
-        return self._written
-
-    def _abort(self) -> None:
-        try:
-            self._next(self._coordinator.end(self._known(), commit=False))
-        except EpochRefused as refused:
-            error = self._coordinator.fenced_or_timed_out(self._known(), refused.code)
-            if not isinstance(error, TransactionTimedOut):
-                raise error from refused
-            # Aborted already. Go on from the epoch the coordinator has now; should another
-            # producer take over in between, this is refused.
-            now = replace(self._known(), epoch=error.epoch_now)
-            self._identity = self._coordinator.init(now)
+            self._is_known_open = self._ownership.is_open(self._known(), Begun.MAYBE)
+        return self._sent or self._is_known_open
 
     def _drop_pending(self) -> None:
         with self._rows_lock:
@@ -316,11 +329,29 @@ class TransactionalProducer(Producer):
         self._reports.forget_unreported()
 
     @contextmanager
+    def _breaking_off(self) -> Iterator[None]:
+        """Whatever ends the step in its midst, the transaction is not whole any more."""
+        try:
+            yield
+        except BaseException as error:
+            self._doom(error)
+            raise
+
+    @contextmanager
+    def _opening(self) -> Iterator[None]:
+        """A request of the caller's that opens the transaction, if it is not open yet."""
+        self._sent = True
+        with self._breaking_off(), self._failing():
+            yield
+        self._is_known_open = True
+
+    @contextmanager
     def _failing(self) -> Iterator[None]:
         """Let an error decide the state: what may only be aborted, what is over for good."""
         try:
             yield
         except OutcomeUnknown:
+            self._commit_maybe_taken = self._life.state is State.COMMITTING
             raise
         except BrokerError as error:
             told = self._made_precise(error)
@@ -338,11 +369,11 @@ class TransactionalProducer(Producer):
             return error
         if reaction(error.code) is not Reaction.EPOCH or self._identity is None:
             return error
-        if self._life.state in (State.UNINITIALIZED, State.READY):
-            return FencedError(
-                f"{self._identity} was fenced: another producer with the same transactional.id "
-                f"took over. {error}",
-                error.code,
-            )
-        decided = self._life.state is State.COMMITTING
-        return self._coordinator.fenced_or_timed_out(self._identity, error.code, decided=decided)
+        if isinstance(error, EpochRefused) and self._life.state is State.COMMITTING:
+            self._commit_maybe_taken |= error.is_repeat
+        return self._ownership.why_refused(
+            self._identity,
+            error.code,
+            self._begun(),
+            commit_maybe_taken=self._commit_maybe_taken,
+        )
