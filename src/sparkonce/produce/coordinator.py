@@ -70,6 +70,11 @@ class Coordinator:
         self._found: dict[tuple[int, str], _Found] = {}
         self._timeout_ms = options.transaction_timeout_ms
 
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """As the coordinator was told it; behind `init`."""
+        return self._timeout_ms
+
     def init(self, former: ProducerIdentity | None) -> ProducerIdentity:
         """A producer id and a new epoch; its success makes any former outcome final.
 
