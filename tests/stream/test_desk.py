@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from sparkonce.errors import SparkonceError
-from sparkonce.stream.desk import Desk, Place, SecondAttempt, claim
+from sparkonce.stream.claim import Place, SecondAttempt, agreed_counts, claim
+from sparkonce.stream.desk import Desk
 
 HOST = "127.0.0.1"
 DEADLINE_S = 30.0
@@ -149,17 +151,20 @@ def test_an_endless_message_is_cut(desk: Desk) -> None:
 
 _HOLD = """
 import json, sys
-from sparkonce.stream.desk import Place, claim
-with claim(Place(**json.loads(sys.argv[1])), int(sys.argv[2]), 6, 1):
+from sparkonce.stream.claim import Place, claim
+with claim(Place(**json.loads(sys.argv[1])), int(sys.argv[2]), 6, 1) as line:
+    if wants := json.loads(sys.argv[3]):
+        line.tell({"want": wants})
+        assert "turn" in line.read()
     print("holding", flush=True)
     sys.stdin.read()
 """
 
 
-def hold(place: Place, attempt: int) -> subprocess.Popen[str]:
-    """A process that holds task 6."""
+def hold(place: Place, attempt: int, wants: list[object] | None = None) -> subprocess.Popen[str]:
+    """A process that holds task 6, and a turn if it wants one."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _HOLD, json.dumps(asdict(place)), str(attempt)],
+        [sys.executable, "-c", _HOLD, json.dumps(asdict(place)), str(attempt), json.dumps(wants)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -186,12 +191,53 @@ def test_the_death_of_an_older_attempt_is_no_trouble_of_this_one(desk: Desk) -> 
     with hold(desk.place, desk.open()) as process:
         desk.open()
         process.kill()
-    eventually(lambda: None if lines_served() else "all were heard to their ends")
+    eventually(lambda: None if desk.peer_count else "all were heard to their ends")
     assert desk.trouble is None
 
 
-def lines_served() -> int:
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+def test_those_who_wait_are_told_that_another_attempt_has_begun(desk: Desk) -> None:
+    with claim(desk.place, desk.open(), 0, 1) as holder, claim(desk.place, 1, 1, 2) as waiting:
+        for line in (holder, waiting):
+            line.tell({"want": ["t", 0]})
+            line.tell({"counts": {}})
+        assert [*holder.read()] == ["turn", "sequence"]
+        assert waiting.read() == {"counts": {}}, "it waits"
+        desk.open()
+        assert waiting.read() == {"doom": "the attempt is over"}
+
+
+def test_a_task_that_stands_still_with_a_turn_is_named_to_those_who_wait() -> None:
+    desk = Desk(HOST, HOST, turn_s=0.2)
+    attempt = desk.open()
+    with hold(desk.place, attempt, wants=["t", 0]) as holder:
+        holder.send_signal(signal.SIGSTOP)
+        try:
+            with claim(desk.place, attempt, 1, 2) as waiting:
+                waiting.tell({"want": ["t", 0]})
+                told = waiting.read()
+        finally:
+            holder.kill()
+    assert told is not None
+    assert f"process {holder.pid} on" in told["doom"]
+    assert "has held its turn at t-0 for more than 0.2 s" in told["doom"]
+    assert desk.trouble == told["doom"]
+    desk.close()
+
+
+def test_all_tasks_of_an_attempt_count_the_same_partitions(desk: Desk) -> None:
+    attempt = desk.open({"known": 4})
+    assert agreed_counts(desk.place, attempt, {"known": 6, "first": 2}) == {"known": 4, "first": 2}
+    assert agreed_counts(desk.place, attempt, {"first": 3, "second": 1}) == {
+        "first": 2,
+        "second": 1,
+    }
+    assert desk.counts == {"known": 4, "first": 2, "second": 1}
+    many = {f"topic-{number}": number for number in range(2_000)}
+    assert agreed_counts(desk.place, attempt, many) == many
+    newer = desk.open({"known": 6})
+    assert agreed_counts(desk.place, newer, {"known": 4, "first": 3}) == {"known": 6, "first": 3}
+    with pytest.raises(SecondAttempt, match="is over"):
+        agreed_counts(desk.place, attempt, {"first": 3})
 
 
 def test_of_many_who_ask_at_once_one_gets_each_task(desk: Desk) -> None:

@@ -4,7 +4,7 @@ from sparkonce.encode.batch import HEADER_BYTES, EncodedBatch, seal
 from sparkonce.encode.columns import check_columns, topics_in
 from sparkonce.encode.compress import Codec
 from sparkonce.encode.encoder import Encoder
-from sparkonce.encode.partition import NoShare, Partitioner
+from sparkonce.encode.partition import NoShare, NotOwned, Partitioner
 from sparkonce.encode.reject import Rejected
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "EncodedBatch",
     "Encoder",
     "NoShare",
+    "NotOwned",
     "Partitioner",
     "Rejected",
     "check_columns",

@@ -18,7 +18,11 @@ from sparkonce.encode.varint import Ints
 from sparkonce.errors import EncodeError
 
 
-class NoShare(EncodeError):
+class NotOwned(EncodeError):
+    """A row would go to a partition that another writer, side by side with this one, has."""
+
+
+class NoShare(NotOwned):
     """More writers side by side than the topic has partitions."""
 
 
@@ -36,6 +40,7 @@ class Partitioner:
         self._start = start
         self._stuck: dict[str, _Sticky] = {}
         self._share, self._shares = 0, 1
+        self._chooses = True
 
     def keep_to(self, share: int, shares: int) -> None:
         """Keyless rows go only to every `shares`-th partition from `share` on."""
@@ -45,13 +50,19 @@ class Partitioner:
             self._share, self._shares = share, shares
             self._stuck.clear()
 
+    def choose(self, chooses: bool) -> None:
+        """Whether rows that don't name a partition get one; they are refused otherwise."""
+        self._chooses = chooses
+
     def keyed(self, keys: Any, partition_counts: Ints) -> Ints:
         """Partitions by hash; `partition_counts` is per row, or one for all rows."""
+        self._need_choice()
         positive = murmur2(keys) & np.uint32(0x7FFFFFFF)
         return (positive % partition_counts.astype(np.uint32)).astype(np.int64)
 
     def keyless(self, topic: str, sizes_bytes: Ints, partition_count: int) -> Ints:
         """Partitions in runs of about `sticky_bytes`, going on where the last call ended."""
+        self._need_choice()
         partitions = np.empty(len(sizes_bytes), dtype=np.int64)
         ends = np.cumsum(sizes_bytes)
         at, before = 0, 0
@@ -71,11 +82,6 @@ class Partitioner:
                 sticky = self._moved(topic, partition_count)
         return partitions
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether others write beside this one."""
-        return self._shares > 1
-
     def own(self, topic: str, partition_count: int) -> range:
         """The partitions that rows without a key may go to."""
         partitions = range(self._share, partition_count, self._shares)
@@ -85,6 +91,13 @@ class Partitioner:
                 f"of {self._shares}; let fewer writers share it"
             )
         return partitions
+
+    def _need_choice(self) -> None:
+        if not self._chooses:
+            raise NotOwned(
+                "rows without a partition are among rows that lie by their partition: whichever "
+                "is chosen for them, another task may be writing to it"
+            )
 
     def _moved(self, topic: str, partition_count: int) -> _Sticky:
         own = self.own(topic, partition_count)

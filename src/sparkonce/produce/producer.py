@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -56,6 +56,8 @@ class Producer:
         self._check_kind(options)
         self._partitioner = Partitioner(options.batch_size, random.randrange)
         self._encoder = encoder(options, self._partitioner)
+        # Dead letters go by rules of their own, wherever the rows may go that were fit.
+        self._letter_encoder = encoder(options, Partitioner(options.batch_size, random.randrange))
         self._client = Client(
             options.bootstrap_servers,
             client_id=options.client_id,
@@ -147,17 +149,27 @@ class Producer:
                 self._refuse(refused, "The other rows were sent")
 
     def encode_arrow(
-        self, topic: str | None, table: pa.Table | pa.RecordBatch
+        self,
+        topic: str | None,
+        table: pa.Table | pa.RecordBatch,
+        agree: Callable[[Mapping[str, int]], Mapping[str, int]] | None = None,
     ) -> Iterator[list[EncodedBatch]]:
-        """What `produce_arrow` would send, dead letters too, for `produce_encoded` elsewhere."""
+        """What `produce_arrow` would send, dead letters too, for `produce_encoded` elsewhere.
+
+        `agree` is told how many partitions this producer has seen of each topic, and answers with
+        how many there are for all who write side by side.
+        """
         check_columns(table.schema, topic)
         self._learn_topics(topics_in(table, topic))
-        for batches, rejected in self._encode(table, topic):
+        counts: Mapping[str, int] = self._topics.partition_counts
+        if agree is not None:
+            counts = agree(self._counts_for(topics_in(table, topic)))
+        for batches, rejected in self._encode(self._encoder, table, topic, counts):
             if rejected and self._options.dead_letter_topic is None:
                 self._refuse(rejected, "Nothing was sent")
             yield batches
             if rejected:
-                yield from self._letters(table, topic, rejected)
+                yield from self._letters(table, topic, rejected, counts)
 
     def produce_encoded(
         self, batches: Sequence[EncodedBatch], on_delivery: OnDelivery | None = None
@@ -170,8 +182,11 @@ class Producer:
             self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported,
         )
 
-    def partition_count(self, topic: str) -> int:
-        """As the cluster tells it. Raises a BrokerError for a topic that isn't there."""
+    def partition_count(self, topic: str, *, fresh: bool = False) -> int:
+        """As the cluster told it last, `metadata.max.age.ms` ago at most; `fresh` asks now. Raises
+        a BrokerError for a topic that isn't there."""
+        if fresh:
+            self._topics.ask_again(topic)
         self._topics.learn([topic])
         return self._topics.partition_counts[topic]
 
@@ -181,6 +196,11 @@ class Producer:
         So that writers side by side have partitions of their own.
         """
         self._partitioner.keep_to(share, shares)
+
+    def choose_partitions(self, chooses: bool) -> None:
+        """Whether rows that don't name a partition get one (the default); they are refused
+        otherwise, with NotOwned. Dead letters always do."""
+        self._partitioner.choose(chooses)
 
     def produce_dead_letter(
         self,
@@ -314,7 +334,8 @@ class Producer:
         """Encode and send; answers the rows that were neither sent nor buried."""
         refused: list[Rejected] = []
         self._learn_topics(topics_in(table, topic))
-        for batches, rejected in self._encode(table, topic):
+        counts = self._topics.partition_counts
+        for batches, rejected in self._encode(self._encoder, table, topic, counts):
             if self._options.dead_letter_topic is None:
                 refused += rejected
             if refused and self._whole_or_nothing:
@@ -333,6 +354,13 @@ class Producer:
         for name in names:
             self._topics.is_known(name)
 
+    def _counts_for(self, names: Sequence[str]) -> dict[str, int]:
+        """Of these topics and the dead letters', those that are there."""
+        dead_letter_topic = self._options.dead_letter_topic
+        wanted = [*names, dead_letter_topic] if dead_letter_topic else names
+        known = self._topics.partition_counts
+        return {name: known[name] for name in wanted if name in known}
+
     def _bury(
         self,
         table: pa.Table | pa.RecordBatch,
@@ -348,35 +376,37 @@ class Producer:
             outcome(batch, error or dead, offset)
 
         unheard = outcome == self._reports.unreported
-        for batches in self._letters(table, topic, rejected):
+        counts = self._topics.partition_counts
+        for batches in self._letters(table, topic, rejected, counts):
             # Reports speak of the rows that were given, not of the letters made of them.
             given = [replace(batch, rows=rows[batch.rows]) for batch in batches]
             self._enqueue(given, outcome if unheard else buried)
 
     def _letters(
-        self, table: pa.Table | pa.RecordBatch, topic: str | None, rejected: Sequence[Rejected]
+        self,
+        table: pa.Table | pa.RecordBatch,
+        topic: str | None,
+        rejected: Sequence[Rejected],
+        counts: Mapping[str, int],
     ) -> Iterator[list[EncodedBatch]]:
         letters = dead_letters(table, topic, rejected, self._options.max_request_size)
         target = self._options.dead_letter_topic
-        assert target is not None
-        if self._partitioner.is_shared:
-            # Their keys would lead them to partitions that others write to.
-            own = self._partitioner.own(target, self._topics.partition_counts[target])
-            letters = letters.append_column(
-                "partition", pa.array(np.resize(np.array(own, np.int32), len(letters)))
-            )
-        for batches, again in self._encode(letters, target):
+        for batches, again in self._encode(self._letter_encoder, letters, target, counts):
             if again:
                 self._refuse(again, f"They are dead letters too large for {again[0].topic} as well")
             yield batches
 
     def _encode(
-        self, table: pa.Table | pa.RecordBatch, topic: str | None
+        self,
+        encoder: Encoder,
+        table: pa.Table | pa.RecordBatch,
+        topic: str | None,
+        counts: Mapping[str, int],
     ) -> Iterator[tuple[list[EncodedBatch], list[Rejected]]]:
-        return self._encoder.encode(
+        return encoder.encode(
             table,
             topic=topic,
-            partition_counts=self._topics.partition_counts,
+            partition_counts=counts,
             batch_limits=self._topics.batch_limits,
             now_ms=time.time_ns() // 1_000_000,
         )

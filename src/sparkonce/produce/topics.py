@@ -40,9 +40,14 @@ class Topics:
         self._stale: set[str] = set()
 
     def learn(self, names: Iterable[str]) -> None:
-        """Ask the cluster for topics not known yet. Raises UnknownTopic."""
+        """Ask the cluster for topics not known yet, and go by what it said last of the others.
+        Raises UnknownTopic."""
         wanted = set(names)
         fresh = sorted((wanted - self.partition_counts.keys()) | (wanted & self._stale))
+        cluster = self._client.cluster
+        for name in wanted.difference(fresh):
+            # Asked for now and then by the client itself: partitions may have been added.
+            self.partition_counts[name] = cluster.partition_count(name)
         if not fresh:
             return
         self._stale.difference_update(fresh)

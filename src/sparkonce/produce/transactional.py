@@ -129,6 +129,11 @@ class TransactionalProducer(Producer):
     def state(self) -> State:
         return self._life.state
 
+    @property
+    def transaction_timeout_ms(self) -> int:
+        """How long a transaction may be open; behind `init_transactions`."""
+        return self._coordinator.timeout_ms
+
     def init_transactions(self) -> None:
         """Take over the transactional id: what a former producer left open is aborted, what it
         had decided is finished, and from here on its writes are refused."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from sparkonce.encode import NoShare
 from sparkonce.errors import OutcomeUnknown
 from sparkonce.guarantees import Guarantee
+from sparkonce.options import ProducerOptions
 from sparkonce.produce import State, TransactionalProducer
 from sparkonce.produce.identity import NO_IDENTITY, Partition
 from sparkonce.produce.states import ABORTABLE
@@ -86,6 +86,8 @@ class KafkaSink:
         self._carrier: Partition | None = (settings.topic, 0) if settings.topic else None
         self._identity = NO_IDENTITY
         self._last_records: int | None = None
+        self._topics = {each for each in (settings.topic, settings.dead_letter_topic) if each}
+        self._counts_are_doubtful = False
         self._handover = Handover()
         self._producer = TransactionalProducer(settings.owner)
         self._auto_commit = (
@@ -96,9 +98,8 @@ class KafkaSink:
     # -- before the query starts --------------------------------------------------------------
 
     def take_over(self) -> Entry | None:
-        for topic in (self._settings.topic, self._settings.dead_letter_topic):
-            if topic is not None:
-                self._producer.partition_count(topic)
+        for topic in self._topics:
+            self._producer.partition_count(topic)
         self._producer.init_transactions()
         return self.holder()
 
@@ -138,7 +139,7 @@ class KafkaSink:
 
     def write(self, frame: DataFrame) -> Written:
         layout = self._layout(frame)
-        order = self._order(layout)
+        order = self._order(layout, self._partition_counts())
         if frame.columns != self._columns:
             frame = frame.select(*self._columns)
         # Neighbours are joined where fewer tasks will do; that moves nothing.
@@ -150,12 +151,19 @@ class KafkaSink:
             with self._handover.in_force(frame.sparkSession):
                 rows = written.collect()
             if isinstance(layout, Apart) and self._in_transaction:
-                check_apart((row.task, row.topic, row.partition) for row in rows if row.records)
+                check_apart(
+                    (row.task, row.topic, row.partition)
+                    for row in rows
+                    if row.records and not order.takes_turns_at(row.topic)
+                )
         except (Overlap, PySparkException) as error:
             self._handover.be_careful()
-            if isinstance(error, Overlap) or NoShare.__name__ in (self._desk.trouble or ""):
+            self._counts_are_doubtful = True
+            if isinstance(error, Overlap) or (self._desk.trouble and self._desk.must_take_turns):
                 self._may_lie_right = False
             raise
+        finally:
+            self._topics |= self._desk.counts.keys()
         return self._sum(rows)
 
     def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None:
@@ -219,18 +227,33 @@ class KafkaSink:
             return None
         return self._cores
 
-    def _order(self, layout: Layout) -> Order:
+    def _partition_counts(self) -> dict[str, int]:
+        """As metadata has them; asked for anew behind an attempt that failed."""
+        fresh, self._counts_are_doubtful = self._counts_are_doubtful, False
+        return {
+            topic: self._producer.partition_count(topic, fresh=fresh)
+            for topic in sorted(self._topics)
+        }
+
+    def _order(self, layout: Layout, partition_counts: Mapping[str, int]) -> Order:
         guarantee = self._settings.guarantee
         may_write_twice = guarantee in (Guarantee.NONE, Guarantee.AT_LEAST_ONCE)
         return Order(
             settings=self._settings.writers,
             guarantee=guarantee,
             identity=self._identity if self._in_transaction else None,
-            desk=None if may_write_twice else self._desk.place,
-            attempt=self._desk.open(),
+            desk=self._desk.place,
+            needs_claim=not may_write_twice,
+            attempt=self._desk.open(partition_counts),
             topic=self._settings.topic,
+            dead_letter_topic=self._settings.dead_letter_topic,
+            partition_counts=partition_counts,
             shares=layout.shares if isinstance(layout, Apart) else 1,
+            lies_by_partition=(
+                self._in_transaction and isinstance(layout, Apart) and layout.lies_by_partition
+            ),
             in_turns=isinstance(layout, InTurns),
+            wait_s=self._producer.transaction_timeout_ms / 1000,
             observe=self._observe,
         )
 
@@ -262,4 +285,6 @@ def _desk(spark: SparkSession, settings: KafkaSettings) -> Desk:
     conf = spark.sparkContext.getConf()
     host = settings.driver_host or conf.get("spark.driver.host") or "127.0.0.1"
     bind = conf.get("spark.driver.bindAddress") or host
-    return Desk(host, bind, settings.driver_port)
+    producer = ProducerOptions.parse(settings.owner)
+    turn_s = (producer.max_block_ms + producer.delivery_timeout_ms) / 1000
+    return Desk(host, bind, settings.driver_port, turn_s=turn_s)

@@ -1,9 +1,10 @@
 """Who may write where: each output partition has one writer at a time.
 
 The one seam for it. Where rows lie right already, each task has partitions of its own; elsewhere
-tasks write to a partition in turns, and rows stay where they are all the same. What is assumed here
-is checked before the decision: should two tasks have written to the same partition, the attempt is
-given up and the batch is written in turns (`Overlap`).
+tasks write to a partition in turns, and rows stay where they are all the same. Dead letters are
+nobody's own: they always go in turns. What is assumed here is checked, by each task for rows that
+name no partition, by the brokers, and before the decision: should two tasks have written to the
+same partition, the attempt is given up and the batch is written in turns (`Overlap`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class Apart:
     """0: as many as there are."""
     shares: int
     """Into how many parts the partitions are divided for rows without a key; 1: not at all."""
+
+    @property
+    def lies_by_partition(self) -> bool:
+        """Whether each task has the partitions that its rows name, and no others."""
+        return self.shares == 1 and self.tasks != 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What runs on executors: rows in, acknowledged records in Kafka out, one line of figures back.
 
 Rows are encoded where they are and sent from there: at once, where the rows of a partition are all
-in one task; else in turns (`turns`). Nothing is shuffled.
+in one task; else in turns (`turns`), dead letters always. Nothing is shuffled.
 
 A Python worker serves many tasks; producers are kept in it, connections and all.
 """
@@ -18,11 +18,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from sparkonce.encode import EncodedBatch
-from sparkonce.errors import BrokerError
+from sparkonce.encode import EncodedBatch, NotOwned
+from sparkonce.errors import BrokerError, Reaction, reaction
 from sparkonce.guarantees import Guarantee
 from sparkonce.produce import Delivery, Producer, ProducerIdentity, TransactionalProducer
-from sparkonce.stream.desk import Line, Place, SecondAttempt, claim
+from sparkonce.stream.claim import Line, Place, SecondAttempt, agreed_counts, claim
 from sparkonce.stream.steps import Observer
 from sparkonce.stream.turns import Turns
 
@@ -47,15 +47,29 @@ class Order:
     guarantee: Guarantee
     identity: ProducerIdentity | None
     """Whose transaction to join; None outside of one."""
-    desk: Place | None
-    """Where to ask before writing; None where a second attempt may write."""
+    desk: Place
+    """Where the driver is asked."""
+    needs_claim: bool
+    """Whether to ask before writing; not where a second attempt may write."""
     attempt: int
     topic: str | None
+    dead_letter_topic: str | None
+    partition_counts: Mapping[str, int]
+    """Of each topic that the driver knows: the same for all tasks, whatever they have seen."""
     shares: int
     """How many tasks have partitions of their own for rows without a key; 1 for no sharing."""
+    lies_by_partition: bool
+    """Whether each task has the partitions to itself that its rows name, and must choose none."""
     in_turns: bool
     """Whether several tasks may have rows for the same partition."""
+    wait_s: float
+    """As long as a transaction may be open."""
     observe: Observer | None
+
+    def takes_turns_at(self, topic: str) -> bool:
+        """Whether a partition of it may be another task's as well: those of the dead letters are
+        everybody's."""
+        return self.in_turns or topic == self.dead_letter_topic
 
 
 @dataclass(slots=True)
@@ -151,10 +165,63 @@ def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
+class _AgreedCounts:
+    """How many partitions topics have for all tasks of an attempt. The driver says it of the topics
+    that it knows; of others that rows name, it tells each task what it was told by the first."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._counts = dict(order.partition_counts)
+
+    def __call__(self, seen: Mapping[str, int]) -> Mapping[str, int]:
+        fresh = {topic: count for topic, count in seen.items() if topic not in self._counts}
+        if fresh:
+            self._counts |= agreed_counts(self._order.desk, self._order.attempt, fresh)
+        return self._counts
+
+
+class _InTransaction:
+    """How a task writes into the transaction: at once where it has partitions of its own, in turns
+    where others may write to the same."""
+
+    def __init__(self, order: Order, producer: TransactionalProducer, line: Line) -> None:
+        self._order = order
+        self._producer = producer
+        self._line = line
+        self._turns: Turns | None = None
+
+    def send(self, batches: list[EncodedBatch]) -> None:
+        takes_turns = [self._order.takes_turns_at(batch.topic) for batch in batches]
+        in_turns = [batch for batch, takes in zip(batches, takes_turns, strict=True) if takes]
+        if len(in_turns) < len(batches):
+            at_once = zip(batches, takes_turns, strict=True)
+            self._producer.produce_encoded([batch for batch, takes in at_once if not takes])
+        if in_turns:
+            if self._turns is None:
+                self._turns = Turns(self._producer, self._line.tell, self._order.wait_s)
+                self._line.listen(self._turns.hear, self._turns.fail)
+            self._turns.write(in_turns)
+
+    def finish(self) -> None:
+        """Until everything is acknowledged."""
+        if self._turns is not None:
+            self._turns.finish()
+        self._producer.flush()
+
+
 def _may_write(order: Order) -> AbstractContextManager[Line | None]:
-    if order.desk is None:
+    if not order.needs_claim:
         return nullcontext()
-    return claim(order.desk, order.attempt, _task(), _context().taskAttemptId())
+    task_attempt = _context().taskAttemptId()
+    return claim(order.desk, order.attempt, _task(), task_attempt, wants_turns=_met_another)
+
+
+def _met_another(error: BaseException) -> bool:
+    """Whether a task came upon a partition that another one writes to."""
+    is_out_of_order = (
+        isinstance(error, BrokerError) and reaction(error.code) is Reaction.OUT_OF_ORDER
+    )
+    return is_out_of_order or isinstance(error, NotOwned)
 
 
 def _write(
@@ -165,9 +232,11 @@ def _write(
     line: Line | None,
 ) -> None:
     producer.keep_keyless_to(_task() if order.shares > 1 else 0, order.shares)
+    producer.choose_partitions(not order.lies_by_partition)
     send, finish = _way(order, producer, figures, line)
+    agreed = _AgreedCounts(order)
     for table in gathered(rows):
-        for encoded in producer.encode_arrow(order.topic, table):
+        for encoded in producer.encode_arrow(order.topic, table, agreed):
             is_first = not figures.written
             send(encoded)
             for batch in encoded:
@@ -183,11 +252,10 @@ def _way(
     order: Order, producer: Producer, figures: Figures, line: Line | None
 ) -> tuple[Callable[[list[EncodedBatch]], None], Callable[[], object]]:
     """How to send a batch, and how to know that all are acknowledged."""
-    if order.in_turns:
-        assert isinstance(producer, TransactionalProducer) and line is not None
-        turns = Turns(producer, line.tell)
-        line.listen(turns.hear)
-        return turns.write, turns.finish
+    if isinstance(producer, TransactionalProducer):
+        assert line is not None, "who writes into a transaction has asked"
+        way = _InTransaction(order, producer, line)
+        return way.send, way.finish
     if order.guarantee is Guarantee.AT_MOST_ONCE:
 
         def count_lost(error: BrokerError | None, delivery: Delivery) -> None:

@@ -1,0 +1,132 @@
+"""Partitions are added while a query runs: in each batch, all rows of a key go to one partition."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from jobs import Job
+from oracle import read
+from parts import a_topic, wait_until
+from sparkonce import Producer
+from sparkonce.local import LocalKafka
+from sparkonce.stream.report import BatchReport
+from stream_jobs import Reports
+
+KEYS, PER_BATCH, BATCHES = 12, 120, 6
+
+
+@pytest.fixture
+def source(kafka: LocalKafka) -> Iterator[str]:
+    """Each of two partitions has rows of every key in every batch; a value names its batch."""
+    with a_topic(kafka, partitions=2) as name:
+        numbers = range(PER_BATCH * BATCHES)
+        table = pa.table(
+            {
+                "key": [str(number // 2 % KEYS) for number in numbers],
+                "value": [str(number // PER_BATCH) for number in numbers],
+                "partition": pa.array([number % 2 for number in numbers], pa.int32()),
+            }
+        )
+        with Producer({"bootstrap.servers": kafka.bootstrap_servers}) as producer:
+            producer.produce_arrow(name, table)
+        yield name
+
+
+@pytest.fixture
+def target(kafka: LocalKafka) -> Iterator[str]:
+    with a_topic(kafka, partitions=2) as name:
+        yield name
+
+
+class Meet:
+    """Keeps each of the two tasks of a batch until the other one has written too, so that they are
+    in two processes; leaves their ids behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.begin_batch()
+
+    def begin_batch(self) -> None:
+        (self._folder / str(len(self.batches()))).mkdir(parents=True)
+
+    def __call__(self, point: str) -> None:
+        if point == "produce:first":
+            batch = self._folder / str(len(self.batches()) - 1)
+            (batch / str(os.getpid())).touch()
+            wait_until(lambda: len(list(batch.iterdir())) == 2, "both tasks have written")
+
+    def batches(self) -> list[set[int]]:
+        """The processes that wrote, batch by batch."""
+        folders = sorted(self._folder.glob("*"), key=lambda each: int(each.name))
+        return [{int(each.name) for each in folder.iterdir()} for folder in folders]
+
+
+class GrowBehindTheFirst(Reports):
+    """Adds partitions, and kills one of the two processes that have seen the topic without them."""
+
+    def __init__(self, servers: str, topic: str, meet: Meet) -> None:
+        super().__init__()
+        self._admin = AdminClient({"bootstrap.servers": servers})
+        self._topic = topic
+        self._meet = meet
+
+    def on_batch(self, report: BatchReport) -> None:
+        super().on_batch(report)
+        self._meet.begin_batch()
+        if len(self.all) == 1:
+            growing = self._admin.create_partitions([NewPartitions(self._topic, 7)])
+            growing[self._topic].result(30)
+            topics = self._admin.list_topics
+            wait_until(lambda: len(topics(self._topic).topics[self._topic].partitions) == 7, "seen")
+            os.kill(min(self._meet.batches()[0]), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("named_by", ["the option", "the rows"])
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_worker_that_knows_and_one_that_does_not(
+    spark: SparkSession,
+    kafka: LocalKafka,
+    tmp_path: Path,
+    source: str,
+    target: str,
+    named_by: str,
+    guarantee: str,
+) -> None:
+    job = Job(
+        servers=kafka.bootstrap_servers,
+        source=source,
+        target=target,
+        name=f"job-{target}",
+        checkpoint=str(tmp_path / "checkpoint"),
+        per_batch=PER_BATCH,
+    )
+    meet = Meet(tmp_path / "met")
+    reports = GrowBehindTheFirst(job.servers, target, meet)
+    rows = job.read(spark).select("key", "value")
+    if named_by == "the rows":
+        rows = rows.withColumn("topic", F.lit(target))
+    writer = job.writer(rows, "append").option("guarantee", guarantee)
+    writer.option("topic", target if named_by == "the option" else None)
+    # The driver does not hear of the partitions by itself while the test runs.
+    writer.trigger(availableNow=True).listener(reports).observe(meet).start().awaitTermination()
+    assert [report.attempts for report in reports.all] == [1] * BATCHES
+    first, *later = meet.batches()
+    old = max(first)
+    assert any(old in workers and len(workers) == 2 for workers in later), "it met a new one"
+    seen = read(job.servers, target)
+    assert len(seen) == PER_BATCH * BATCHES
+    places: dict[tuple[bytes | None, bytes | None], set[int]] = defaultdict(set)
+    for record in seen:
+        places[record.value, record.key].add(record.partition)
+    assert len(places) == BATCHES * KEYS
+    assert {place: found for place, found in places.items() if len(found) > 1} == {}
