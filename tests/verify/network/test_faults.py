@@ -69,13 +69,11 @@ def test_a_request_meets_one_fault_and_the_next_rule_waits_for_its_turn() -> Non
 
 
 def test_a_fault_that_lasts_hits_all_that_comes_in_its_time() -> None:
-    now_s = 100.0
-    rules = Rules(0, clock=lambda: now_s)
-    away = LoseRequest("Produce", nth=2, lasting_s=3.0)
-    rules.add(away)
-    met = []
-    for now_s in (100.0, 101.0, 101.5, 103.9, 104.0, 105.0):
-        met.append(rules.hit(PRODUCE, 1) is not None)
+    times_s = [100.0, 101.0, 101.5, 103.9, 104.0, 105.0]
+    clock = iter(times_s)
+    rules = Rules(0, clock=lambda: next(clock))
+    rules.add(LoseRequest("Produce", nth=2, lasting_s=3.0))
+    met = [rules.hit(PRODUCE, 1) is not None for _ in times_s]
     assert met == [False, True, True, True, False, False]
 
 
