@@ -104,7 +104,7 @@ def _damaged(text: str) -> dict[str, str]:
     """What may have happened to a book, and what it then holds."""
     line = next(line for line in text.splitlines() if '"number"' in line)
     return {
-        "line 8 column": text[: len(text) // 2],
+        "line 9 column": text[: len(text) // 2],
         "Expecting property name": text.replace(' "seed"', "<<<<<<< HEAD\n seed", 1),
         'without the field "format"': '{"name": "package", "version": 1}',
         "JSON of another kind": "[1, 2, 3]",
