@@ -21,10 +21,12 @@ from sparkonce.console.course import CourseView
 from sparkonce.errors import ConfigError
 from sparkonce.local.jars import KAFKA_VERSION, broker_jars
 from sparkonce.local.java import short_lived_variable
-from sparkonce.verify.campaign import Campaign, Wish
+from sparkonce.verify.campaign import Campaign
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
+from sparkonce.verify.presets import Wish
 from sparkonce.verify.report.book import Book
+from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.report.grid import Standing
 from sparkonce.verify.report.matrix import Matrix
 from sparkonce.verify.report.page import render
@@ -143,6 +145,7 @@ def verify(
         replay=replay,
     )
     console.print(f"seed {book.seed}; {len(book.outcomes)} trials in {escape(str(json))} so far")
+    before_s = book.elapsed_s
     matrix = Matrix(book.outcomes)
     with CourseView(console, matrix) as view:
         campaign = Campaign(
@@ -163,7 +166,10 @@ def verify(
     standing = matrix.standing
     colour = "green" if standing is Standing.KEPT else "red"
     console.print(matrix.legend())
-    console.print(f"[bold {colour}]{standing.value}.[/] {len(book.outcomes)} trials.")
+    fired = Firing.of(book.outcomes).words
+    told = f" Of the faults that were planned, {fired} came to pass." if fired else ""
+    console.print(f"[bold {colour}]{standing.value}.[/] {len(book.outcomes)} trials.{told}")
+    console.print(f"This run took {book.elapsed_s - before_s:.0f} s.")
     for what, where in (("page", page), ("book", json)):
         console.print(f"{what}: {escape(str(where))}", highlight=False, soft_wrap=True)
     if standing is not Standing.KEPT:

@@ -258,3 +258,13 @@ def test_the_timeline_has_bars_marks_and_seconds() -> None:
     assert ">0 s<" in drawn
     assert ">7 s<" in drawn
     assert "driver 0 started, then killed" in drawn
+
+
+def test_what_had_no_chance_is_said_and_counted() -> None:
+    trial = outcome(fired=(True, False), workload="Workload(records=160)")
+    words = _Page(render(book(trial, outcome(number=2, fired=(True, True))))).text
+    assert "3 of 4 (75 %)" in words
+    assert "Kill(point='record') # had no chance" in words
+    assert "nth=2) # had no chance" not in words
+    assert "Workload(records=160)" in words
+    assert "had no chance" not in _Page(render(book(outcome()))).text, "it was not noted then"

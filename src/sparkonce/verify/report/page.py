@@ -14,6 +14,7 @@ from typing import Final
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.outcome import Defect, Verdict
 from sparkonce.verify.report.book import Book
+from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.report.glossary import DEFECTS, VERDICTS
 from sparkonce.verify.report.grid import Cell, Grid, Row, Standing, Tone, totals
 from sparkonce.verify.report.markup import Html, counted, definitions, element, joined, span
@@ -135,10 +136,12 @@ def _controls(book: Book) -> str:
 
 def _figures(book: Book) -> Html:
     outcomes = book.outcomes
+    fired = Firing.of(outcomes).words
     figures = {
         "trials": f"{len(outcomes):,}",
         "records": f"{sum(outcome.records for outcome in outcomes):,}",
         "faults": f"{sum(len(outcome.schedule) for outcome in outcomes):,}",
+        **({"fired": fired} if fired else {}),
         "time": span(book.elapsed_s),
         "seed": str(book.seed),
     }

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sparkonce.verify.outcome import Finding, Outcome, Verdict
+from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.report.grid import TONES, Cell, Row, found_words, place_of
 from sparkonce.verify.report.markup import Html, counted, definitions, element, joined, span, text
 from sparkonce.verify.report.timeline import MARKS_MAX, timeline
@@ -68,6 +69,7 @@ def _section(
         counted(len(trials), "trial"),
         counted(sum(trial.records for trial in trials), "record"),
         counted(sum(len(trial.schedule) for trial in trials), "fault"),
+        *([f"fired: {fired}"] if (fired := Firing.of(trials).words) else []),
     )
     worst_first = sorted(trials, key=lambda trial: trial.verdict not in _BAD)
     whole = [told[trial.number] for trial in worst_first if trial.number in told]
@@ -104,7 +106,8 @@ def _trial(trial: Outcome) -> Html:
     facts = [
         ("Seed", element("code", str(trial.seed))),
         *([("A control", f"has to show: {due or 'a defect'}")] if trial.control else []),
-        ("What was done", _schedule(trial.schedule)),
+        *([("What went in", element("code", text(trial.workload)))] if trial.workload else []),
+        ("What was done", _schedule(trial.schedule, trial.fired)),
         *([("Shortest that breaks it", _schedule(trial.shrunk))] if trial.shrunk else []),
         ("What was found", _findings(trial.findings)),
         *([("Error", _error(trial.error))] if trial.error else []),
@@ -119,10 +122,14 @@ def _trial(trial: Outcome) -> Html:
     )
 
 
-def _schedule(schedule: Sequence[str]) -> Html:
+def _schedule(schedule: Sequence[str], fired: Sequence[bool] | None = None) -> Html:
     if not schedule:
         return text("nothing")
-    lines = [text(line, _LINE_CHARS_MAX) for line in schedule[:_SCHEDULE_MAX]]
+    had_a_chance = fired or [True] * len(schedule)
+    lines = [
+        text(line if has_fired else f"{line}  # had no chance", _LINE_CHARS_MAX)
+        for line, has_fired in zip(schedule[:_SCHEDULE_MAX], had_a_chance, strict=False)
+    ]
     if (left := len(schedule) - _SCHEDULE_MAX) > 0:
         lines.append(text(f"# and {left:,} more, in the book"))
     return element("pre", element("code", joined(lines, "\n")))
