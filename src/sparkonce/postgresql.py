@@ -1,7 +1,13 @@
-"""How a PostgreSQL is reached, whether it is read or written: URLs, patience, and its own words."""
+"""How a PostgreSQL is reached, whether it is read or written: URLs, patience, and its own words.
+
+A URL may have a password in it, and libpq's words about a URL that it can't parse quote it. So URLs
+are checked here, and nothing of them is repeated.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
@@ -22,6 +28,27 @@ _ALIVE: Final = {
     "keepalives_count": "4",
 }
 _HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry")
+_LOOKS_LIKE: Final = "url looks like postgresql://user:password@host:5432/database"
+_OPTIONS: Final = "give them by the options user and password"
+_SCHEMES: Final = ("postgresql://", "postgres://")
+_STRAY_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+_PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
+_SECRETS: Final = ("password", "sslpassword")
+_JDBC_ONLY: Final = (
+    "ApplicationName",
+    "binaryTransfer",
+    "currentSchema",
+    "defaultRowFetchSize",
+    "loginTimeout",
+    "prepareThreshold",
+    "reWriteBatchedInserts",
+    "socketTimeout",
+    "ssl",
+    "sslfactory",
+    "stringtype",
+    "tcpKeepAlive",
+)
+"""Parameters that people have in a URL of Spark's JDBC sink, and that libpq does not take."""
 
 
 def conninfo(url: str, user: str | None, password: str | None) -> dict[str, Any]:
@@ -29,13 +56,66 @@ def conninfo(url: str, user: str | None, password: str | None) -> dict[str, Any]
     given = {
         name: value for name, value in (("user", user), ("password", password)) if value is not None
     }
-    try:
-        return {**_ALIVE, **conninfo_to_dict(url.removeprefix("jdbc:")), **given}
-    except psycopg.Error as error:
+    plain = url.removeprefix("jdbc:")
+    if why := _misread(plain):
+        raise ConfigError(f"url is not understood: {why}")
+    found = _parsed(plain)
+    if found is None:
         raise ConfigError(
-            f"url is not understood: {message(error)}; it looks like "
-            "postgresql://user:password@host:5432/database"
-        ) from error
+            f"url is not understood (it is not shown, as there may be a password in it): "
+            f"{_LOOKS_LIKE}; percent-encode what is special in the user and the password, or "
+            f"{_OPTIONS}"
+        )
+    if not _PORTS.fullmatch(str(found.get("port") or "")):
+        raise ConfigError(
+            f"url is not understood: what stands in the place of the port is no number. "
+            f"{_LOOKS_LIKE}"
+        )
+    return {**_ALIVE, **found, **given}
+
+
+def _misread(url: str) -> str | None:
+    """Why libpq would fail, or take a piece of the password for something else."""
+    scheme, separator, rest = url.partition("://")
+    if separator and f"{scheme}://" not in _SCHEMES:
+        return f"it begins with {scheme!r}, which is no PostgreSQL. {_LOOKS_LIKE}"
+    if not separator:
+        return None  # host=… user=…
+    place, _, query = rest.partition("?")
+    authority, _, database = place.partition("/")
+    if "@" in database or authority.count("@") > 1:
+        return (
+            "there is an @ that is not the one before the host. In the user and the password "
+            f"write %40 for @, %2F for / and %25 for %, or {_OPTIONS}"
+        )
+    if _STRAY_PERCENT.search(rest):
+        return (
+            "there is a percent sign without two hexadecimal digits after it. Write %25 for %, "
+            f"or {_OPTIONS}"
+        )
+    names = {each.partition("=")[0].lower() for each in query.split("&")}
+    foreign = [each for each in _JDBC_ONLY if each.lower() in names]
+    if foreign:
+        return f"{', '.join(foreign)} is for JDBC alone: leave it out"
+    return None
+
+
+def _parsed(url: str) -> dict[str, Any] | None:
+    """None instead of libpq's error, which would be shown as the cause of ours."""
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.Error:
+        return None
+
+
+def redacted(text: str, info: Mapping[str, Any]) -> str:
+    """Without the passwords of a `conninfo`, whoever says so."""
+    public = {str(value) for name, value in info.items() if name not in _SECRETS}
+    for name in _SECRETS:
+        secret = str(info.get(name) or "")
+        if secret and secret not in public:
+            text = text.replace(secret, "***")
+    return text
 
 
 def is_hopeless(error: Exception) -> bool:

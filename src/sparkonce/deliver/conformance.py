@@ -213,6 +213,39 @@ class Conformance:
         assert database.rows() == []
         store.close()
 
+    def test_rows_with_a_null_key_are_dropped_by_nobody(self, database: Database) -> None:
+        """Null equals no key: each is a row of its own to the table, or one that it refuses."""
+        given = {"writeMode": "upsert", "keyColumns": "id", "sequenceBy": "at"}
+        given["deleteColumn"] = "gone"
+        rows = [*(_change(None, f"{number}", number) for number in range(5)), _change(1, "a", 1)]
+        refused = self._write_or_refuse(database, rows, given)
+        assert len(database.rows()) == (0 if refused else 6)
+        if database.supports_dead_letters:
+            aside = [{**row, BAD: None, ROW: None} for row in rows]
+            given["deadLetterTable"] = "dead"
+            assert not self._write_or_refuse(database, aside, given)
+            written, dead = len(database.rows()), len(database.rows("dead"))
+            assert (written, dead) == ((1, 5) if refused else (6 + 5, 0))
+
+    def _write_or_refuse(
+        self, database: Database, rows: Sequence[Row], options: Mapping[str, str]
+    ) -> bool:
+        """Whether they were refused; if not, every row is accounted for."""
+        store, epoch = _open(database, with_order=True, **options)
+        transaction = store.begin(epoch)
+        try:
+            loaded = transaction.load([_stage(store, epoch, rows)])
+            transaction.commit()
+        except RowsRefused as refused:
+            assert "null" in str(refused).lower()
+            return True
+        else:
+            assert loaded.records + loaded.dead_letters == len(rows)
+            return False
+        finally:
+            transaction.rollback()
+            store.close()
+
     def test_rows_marked_as_bad_are_put_aside(self, database: Database) -> None:
         if not database.supports_dead_letters:
             with pytest.raises(ConfigError, match="deadLetterTable"):
@@ -289,7 +322,7 @@ def _batch(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=pa.schema(fields))
 
 
-def _change(id_: int, name: str, at: int, *, gone: bool = False) -> Row:
+def _change(id_: int | None, name: str, at: int, *, gone: bool = False) -> Row:
     return {"id": id_, "name": name, "at": at, DELETED: gone, SEQUENCE: at}
 
 

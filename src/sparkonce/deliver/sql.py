@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparkonce.deliver.columns import BAD, DELETED, RANK, ROW, SEQUENCE, Columns
 from sparkonce.deliver.row import COLUMNS as LEDGER
@@ -76,6 +76,10 @@ class Move:
     upserts: bool
     ready: str | None = None
     """In place of the newest: what is left when refused rows were put aside."""
+    key_casts: dict[str, str] = field(default_factory=dict)
+    """How a key becomes what the table compares, where two of one value may differ as staged."""
+    nulls_equal: bool = False
+    """Whether null is a key like others to the table (NULLS NOT DISTINCT)."""
 
     @property
     def good(self) -> str:
@@ -86,24 +90,39 @@ class Move:
 
     @property
     def newest(self) -> str:
-        """One row for each key."""
+        """One row for each key; null equals none, as in the table, so such rows are all there."""
         if self.ready is not None:
             return self.ready
         if not self.upserts or SEQUENCE not in self.columns.beside:
             return self.good
-        keys = listed(self.columns.keys)
+        others = "" if self.nulls_equal else f" OR {self._has_null}"
         return (
-            f"(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY {keys} "
+            f"(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY {self.keys()} "
             f"ORDER BY {SEQUENCE} DESC NULLS LAST) AS {RANK} FROM {self.good} AS g) AS r "
-            f"WHERE {RANK} = 1)"
+            f"WHERE {RANK} = 1{others})"
         )
 
     def several(self) -> str | None:
         """Keys that come more than once with nothing to say which row is the newest."""
         if not self.upserts or SEQUENCE in self.columns.beside:
             return None
-        keys = listed(self.columns.keys)
-        return f"SELECT {keys} FROM {self.good} AS g GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        whole = "" if self.nulls_equal else f"WHERE NOT ({self._has_null}) "
+        return (
+            f"SELECT {self.keys()} FROM {self.good} AS g {whole}"
+            f"GROUP BY {self.keys()} HAVING count(*) > 1 LIMIT 1"
+        )
+
+    def keys(self, row: str = "") -> str:
+        """As the table compares them."""
+        return ", ".join(self.key(name, f"{row}{quoted(name)}") for name in self.columns.keys)
+
+    def key(self, name: str, column: str) -> str:
+        cast = self.key_casts.get(name)
+        return f"CAST({column} AS {cast})" if cast else column
+
+    @property
+    def _has_null(self) -> str:
+        return " OR ".join(f"{quoted(name)} IS NULL" for name in self.columns.keys)
 
     def delete(self) -> str | None:
         if DELETED not in self.columns.beside:
