@@ -30,7 +30,24 @@ def postgres(_server: LocalPostgres) -> LocalPostgres:
 
 
 @pytest.fixture
-def connect(postgres: LocalPostgres) -> Iterator[Connect]:
+def _names(postgres: LocalPostgres) -> Iterator[list[str]]:
+    """Tables go when the test's connections have ended, which may hold locks on them."""
+    names: list[str] = []
+    yield names
+    with psycopg.connect(postgres.url) as connection:
+        for name in names:
+            found = connection.execute(
+                "SELECT quote_ident(relname), relkind = 'f' FROM pg_class "
+                "WHERE relkind IN ('r', 'p', 'f') AND starts_with(relname, %s) ORDER BY oid",
+                [name],
+            ).fetchall()
+            for each, is_foreign in found:
+                kind = "FOREIGN TABLE" if is_foreign else "TABLE"
+                connection.execute(f"DROP {kind} IF EXISTS {each} CASCADE".encode())
+
+
+@pytest.fixture
+def connect(postgres: LocalPostgres, _names: list[str]) -> Iterator[Connect]:
     """Connections that end with the test, and their transactions with them."""
     opened: dict[int, psycopg.Connection[Any]] = {}
 
@@ -46,12 +63,11 @@ def connect(postgres: LocalPostgres) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def table(connect: Connect) -> Iterator[str]:
-    """The name of a table that is not there yet, and goes with the test."""
-    name = f"t_{uuid.uuid4().hex[:12]}"
-    yield name
-    with connect() as connection:
-        connection.execute(f"DROP TABLE IF EXISTS {name}")
+def table(_names: list[str]) -> str:
+    """The name of a table that is not there yet, and goes with the test; so do those whose names
+    begin with it."""
+    _names.append(f"t_{uuid.uuid4().hex[:12]}")
+    return _names[-1]
 
 
 @pytest.fixture

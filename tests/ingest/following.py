@@ -26,22 +26,25 @@ class Follower:
 
     def step(self, rows_max: int | None = None, limit: Any = None) -> Rows:
         """The rows of the next batch; none if there is no batch."""
-        start = self._read(self.offset)
-        end = self.table.advance(start, rows_max, limit)
-        if end is None:
-            return []
-        noted = self._noted(end)
-        rows = self.read(self.offset, noted)
-        self.batches.append((self.offset, noted, rows))
-        self.offset = noted
-        return rows
+        return self._next(rows_max, limit) or []
 
     def drain(self, rows_max: int | None = None) -> Rows:
         """Batches until there is none; a table that is looked at too soon is looked at again."""
         rows: Rows = []
         limit = self.table.newest()  # looked for without a rest between, as with availableNow
-        while batch := self.step(rows_max, limit):
-            rows += batch
+        while (batch := self._next(rows_max, limit)) is not None:
+            rows += batch  # which may have none: those of a window may all have been changed
+        return rows
+
+    def _next(self, rows_max: int | None, limit: Any) -> Rows | None:
+        start = self._read(self.offset)
+        end = self.table.advance(start, rows_max, limit)
+        if end is None:
+            return None
+        noted = self._noted(end)
+        rows = self.read(self.offset, noted)
+        self.batches.append((self.offset, noted, rows))
+        self.offset = noted
         return rows
 
     def read(self, start: str, end: str) -> Rows:

@@ -44,7 +44,7 @@ def test_every_column_of_an_outbox_is_listed() -> None:
 
 def test_every_field_of_an_offset_is_listed() -> None:
     form = Form(("id",), "7")
-    paged = form.to_json(Position(Mark((1,), 5), Mark((2,), 6), (1,)))
+    paged = form.to_json(Position(Mark((1,), 5, "f"), Mark((2,), 6, "f"), (1,)))
     start = form.to_json(Position(Mark(), is_start=True))
     assert {name for name, _ in first_cells(section("Offsets"))} == {*paged, *start}
-    assert set(paged["window"]) == {"xid", "upto", "after"}
+    assert set(paged["window"]) == {"xid", "upto", "children", "after"}

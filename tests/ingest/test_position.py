@@ -12,7 +12,7 @@ from sparkonce.ingest.position import Form, Mark, Position, PositionError, start
 
 scalars = st.one_of(st.integers(), st.text())
 places = st.tuples(scalars, scalars)
-marks = st.builds(Mark, st.none() | places, st.integers(0, 2**64 - 1))
+marks = st.builds(Mark, st.none() | places, st.integers(0, 2**64 - 1), st.none() | st.text())
 positions = st.one_of(
     st.builds(Position, marks, is_start=st.booleans()),
     st.builds(Position, marks, marks, places),
@@ -42,6 +42,14 @@ def test_what_users_see_in_a_checkpoint() -> None:
         "xid": 740,
         "upto": [7],
         "window": {"xid": 744, "upto": [9], "after": [8]},
+    }
+    of_children = Position(Mark((7,), 740, "1f9c"))
+    assert Form(("id",), "75").to_json(of_children) == {
+        "by": ["id"],
+        "system": "75",
+        "xid": 740,
+        "upto": [7],
+        "children": "1f9c",
     }
 
 

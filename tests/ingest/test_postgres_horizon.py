@@ -73,9 +73,12 @@ def _server_past_its_first_round(place: Path) -> Iterator[LocalPostgres]:
                 "CREATE TABLE t (id bigserial PRIMARY KEY, v text, "
                 "txid xid8 DEFAULT pg_current_xact_id())"
             )
+            connection.execute("CREATE TABLE p (id int NOT NULL, txid xid8 NOT NULL DEFAULT '0')")
             connection.execute("INSERT INTO t (v) VALUES ('first')")
-            for _ in range(9):
+            for child in range(9):
                 connection.execute("INSERT INTO t (v) VALUES ('old')")
+                connection.execute(f"CREATE TABLE p_{child} () INHERITS (p)".encode())
+                connection.execute(f"INSERT INTO p_{child} (id) VALUES ({child})".encode())
             connection.execute("VACUUM FREEZE")
             row = connection.execute("SELECT min(xmin::text::int) FROM t").fetchone()
             assert row is not None
@@ -107,6 +110,23 @@ def test_numbers_that_come_around() -> None:
             for start, end, rows in follower.batches:
                 assert follower.read(start, end) == rows
             follower.close()
+
+
+def test_attachments_whose_numbers_come_around() -> None:
+    """The children that were there are no new ones when their numbers are used again."""
+    with _folder() as place, _server_past_its_first_round(place) as server:
+        follower = Follower(
+            {"url": server.url, "dbtable": "p", "keyColumn": "id", "transactionColumn": "txid"}
+        )
+        follower.drain(rows_max=4)
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            for _ in range(40):
+                connection.execute("INSERT INTO t (v) VALUES ('new')")
+                follower.drain()
+        assert follower.keys == list(range(9))
+        for start, end, rows in follower.batches:
+            assert follower.read(start, end) == rows
+        follower.close()
 
 
 def test_a_server_that_is_behind_the_position_is_refused(

@@ -3,8 +3,9 @@
 Rows have an order: by the key, or by update time and key. A mark says which rows are done with.
 In SQLite and DuckDB those are all rows up to a place in the order. PostgreSQL adds the transaction
 that wrote a row, since rows may become visible in another order than their keys have: done are rows
-up to the place *and* by transactions below `xid`. Whatever is not done is read, however small its
-key. Pure: the databases make SQL of it. docs/ingest.md has the JSON for users.
+up to the place *and* by transactions below `xid`, in tables that were attached below it. Whatever
+is not done is read, however small its key. Pure: the databases make SQL of it. docs/ingest.md has
+the JSON for users.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class Mark:
     upto: Place | None = None
     """None: no row is done with, whatever `xid` is."""
     xid: int = 0
+    children: str | None = None
+    """PostgreSQL: a fingerprint of the child tables that count; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,10 @@ class Form:
 
     def _mark(self, mark: Mark) -> dict[str, Any]:
         place = {"upto": None if mark.upto is None else list(mark.upto)}
-        return place if self.system is None else {"xid": mark.xid, **place}
+        if self.system is None:
+            return place
+        children = {} if mark.children is None else {"children": mark.children}
+        return {"xid": mark.xid, **place, **children}
 
     def _check(self, fields: Mapping[str, Any]) -> None:
         if fields.get("by") != list(self.by):
@@ -110,7 +116,8 @@ def started(position: Position) -> Position:
 
 def _read_mark(fields: Mapping[str, Any]) -> Mark:
     upto = fields["upto"]
-    return Mark(None if upto is None else _place(upto), fields.get("xid", 0))
+    place = None if upto is None else _place(upto)
+    return Mark(place, fields.get("xid", 0), fields.get("children"))
 
 
 def _place(values: Sequence[Scalar]) -> Place:

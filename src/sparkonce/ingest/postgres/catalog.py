@@ -73,7 +73,8 @@ _RELATION = """
 SELECT c.oid, n.nspname, c.relname, c.relkind FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-_TABLES = ("r", "p")
+_ORDINARY = "r"
+_TABLES = (_ORDINARY, "p")
 """Ordinary and partitioned ones: others have no transactions in their rows."""
 
 
@@ -84,6 +85,8 @@ class Relation:
     oid: int
     schema: str
     name: str
+    has_rows: bool = True
+    """A partitioned table has none of its own."""
 
     @property
     def sql(self) -> sql.Identifier:
@@ -106,7 +109,7 @@ def find_relation(connection: psycopg.Connection[Any], name: str) -> Relation:
             f"dbtable={name!r} is a view or the like, whose rows do not tell their transactions: "
             "name the table, and select in Spark"
         )
-    return Relation(oid, schema, table)
+    return Relation(oid, schema, table, has_rows=kind == _ORDINARY)
 
 
 def find_columns(connection: psycopg.Connection[Any], relation: Relation) -> list[Column]:

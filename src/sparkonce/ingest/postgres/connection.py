@@ -92,6 +92,16 @@ def arrow_cursor(info: str) -> Iterator[Any]:
         ) from error
 
 
+def asked_of(cursor: Any) -> Callable[[str], list[tuple[Any, ...]]]:
+    """Questions over the connection of a task."""
+
+    def ask(sql: str) -> list[tuple[Any, ...]]:
+        cursor.execute(sql)
+        return [tuple(row) for row in cursor.fetchall()]
+
+    return ask
+
+
 def _patient(connect: Callable[[], Any]) -> Any:
     import adbc_driver_postgresql.dbapi as adbc
 

@@ -19,8 +19,10 @@ from sparkonce.ingest.arrow import pieces
 from sparkonce.ingest.pace import Pace
 from sparkonce.ingest.position import Form, Mark, Place, Position
 from sparkonce.ingest.postgres.catalog import Relation, find_columns, find_relation
-from sparkonce.ingest.postgres.connection import Desk, arrow_cursor, conninfo
+from sparkonce.ingest.postgres.children import Ask, Children, find_children
+from sparkonce.ingest.postgres.connection import Desk, arrow_cursor, asked_of, conninfo
 from sparkonce.ingest.postgres.horizon import Horizon, horizon_now, refuse_older
+from sparkonce.ingest.postgres.members import Members, known_at, members_of
 from sparkonce.ingest.postgres.window import XIDS, Windows, inside
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.span import WHOLE, Span, split
@@ -86,6 +88,7 @@ class PostgresTable:
             ranged(self._columns, self._settings)
         if self._settings.deletes:
             self._check_delete()
+        self._children(self._desk.rows)
         self._horizon()
 
     def start(self, *, latest: bool) -> Position:
@@ -113,28 +116,28 @@ class PostgresTable:
         if self._settings.partitions == 1:
             return [WHOLE]
         _, counts = ranged(self._columns, self._settings)
-        where = self._windows.batch(start, end)
-        ((lowest, highest),) = self._desk.rows(
-            f"SELECT min({counts}), max({counts}) FROM {self._name} WHERE {where}"
-        )
+        rows = self._rows(start, end, self._members(start, end.end))
+        ((lowest, highest),) = self._desk.rows(f"SELECT min({counts}), max({counts}) FROM {rows}")
         return split(lowest, highest, self._settings.partitions)
 
     def read(
         self, start: Position, end: Position, span: Span, columns: Sequence[Column]
     ) -> Iterator[Any]:
-        where = self._windows.batch(start, end)
-        if span != WHOLE:
-            where += f" AND {inside(span, ranged(self._columns, self._settings)[1])}"
         selected = ", ".join(column.read for column in columns)
-        sql = f"SELECT {selected} FROM {self._name} WHERE {where} ORDER BY {self._windows.names}"
+        names = self._windows.names
         self._desk.close()  # a task has asked what it had to
         with arrow_cursor(self._info) as cursor:
             self._wait_for_replica(cursor, end.end.xid)
-            cursor.execute(sql)
+            rows = self._rows(start, end, self._members(start, end.end, asked_of(cursor)))
+            if span != WHOLE:
+                rows += f" AND {inside(span, ranged(self._columns, self._settings)[1])}"
+            cursor.execute(f"SELECT {selected} FROM {rows} ORDER BY {names}")
             yield from pieces(cursor.fetch_record_batch(), self._settings.rows_fetched)
 
     def delete(self, end: Position) -> None:
-        self._desk.change(f"DELETE FROM {self._name} WHERE {self._windows.given_out(end)}")
+        self._delete(end.done)
+        if end.window is not None:
+            self._delete(end.window, end.after)
 
     def close(self) -> None:
         self._desk.close()
@@ -155,23 +158,28 @@ class PostgresTable:
         """A new window and its first page, if there is anything in it."""
         if xid <= start.done.xid:
             return None
-        window = self._window(start.done, xid)
-        found = self._count(start, window, (rows_max or 0) + 1)
+        window, members = self._window(start, xid)
+        found = self._count(self._rows(start, Position(window), members), (rows_max or 0) + 1)
         if found == 0:
             return None
         is_whole = rows_max is None or found <= rows_max
         return Position(window) if is_whole else self._page(start, window, rows_max)
 
-    def _window(self, done: Mark, xid: int) -> Mark:
-        waiting = self._first(self._windows.pending(done, xid)) if self._keeps_order else None
-        bound = "true" if waiting is None else self._windows.compared("<", waiting)
-        last = self._last(f"{bound} AND {self._windows.beyond(done)}")
-        return Mark(last or done.upto, xid)
+    def _window(self, start: Position, xid: int) -> tuple[Mark, Members]:
+        done = start.done
+        children = self._children(self._desk.rows)
+        known = known_at(children, done.children, xid)
+        members = self._members_at(children, start, Mark(done.upto, xid, known), self._desk.rows)
+        conditions = [self._windows.beyond(done)]
+        if self._keeps_order:
+            waiting = self._first(self._windows.pending(done, xid, members))
+            conditions += [] if waiting is None else [self._windows.compared("<", waiting)]
+        last = self._last(" AND ".join(conditions))
+        return Mark(last or done.upto, xid, known), members
 
-    def _count(self, start: Position, window: Mark, most: int) -> int:
-        where = self._windows.batch(start, Position(window))
-        rows = f"(SELECT FROM {self._name} WHERE {where} LIMIT {most}) AS counted"
-        ((found,),) = self._desk.rows(f"SELECT count(*) FROM {rows}")
+    def _count(self, rows: str, most: int) -> int:
+        counted = f"(SELECT FROM {rows} LIMIT {most}) AS counted"
+        ((found,),) = self._desk.rows(f"SELECT count(*) FROM {counted}")
         return int(found)
 
     def _page(self, start: Position, window: Mark, rows_max: int | None) -> Position:
@@ -179,27 +187,57 @@ class PostgresTable:
         whole = Position(window)
         if rows_max is None:
             return whole
-        where = self._windows.batch(start, whole)
+        rows = self._rows(start, whole, self._members(start, window))
         which = f"ORDER BY {self._windows.names} OFFSET {rows_max - 1} LIMIT 2"
         # In a first window nearly all rows count, and an index finds the place at once; later ones
         # have few among many, and are better gathered first.
-        places = self._places(where, which, gathered=start.done.upto is not None)
+        places = self._places(rows, which, gathered=start.done.upto is not None)
         return whole if len(places) < 2 else Position(start.done, window, places[0])
 
     def _first(self, where: str) -> Place | None:
-        places = self._places(where, f"ORDER BY {self._windows.names} LIMIT 1", gathered=True)
+        which = f"ORDER BY {self._windows.names} LIMIT 1"
+        places = self._places(f"{self._name} WHERE {where}", which, gathered=True)
         return places[0] if places else None
 
     def _last(self, where: str) -> Place | None:
-        places = self._places(where, f"ORDER BY {self._windows.backwards} LIMIT 1", gathered=False)
+        which = f"ORDER BY {self._windows.backwards} LIMIT 1"
+        places = self._places(f"{self._name} WHERE {where}", which, gathered=False)
         return places[0] if places else None
 
-    def _places(self, where: str, which: str, *, gathered: bool) -> list[Place]:
+    def _places(self, rows: str, which: str, *, gathered: bool) -> list[Place]:
         shown = ", ".join(str(column.orders) for column in self._windows.order)
-        rows = f"{self._name} WHERE {where}"
         if gathered:
             rows = f"(SELECT {self._windows.names} FROM {rows} OFFSET 0) AS gathered"
         return self._desk.rows(f"SELECT {shown} FROM {rows} {which}")
+
+    # Children
+
+    def _rows(self, start: Position, end: Position, members: Members) -> str:
+        """A batch, as what follows FROM."""
+        return f"{members.source} WHERE {self._windows.batch(start, end, members)}"
+
+    def _delete(self, mark: Mark, after: Place | None = None) -> None:
+        members = self._members(Position(mark), mark)
+        where = self._windows.given_out(mark, members, after)
+        self._desk.change(f"DELETE FROM {members.source} WHERE {where}")
+
+    def _members(self, start: Position, end: Mark, ask: Ask | None = None) -> Members:
+        ask = ask or self._desk.rows
+        return self._members_at(self._children(ask), start, end, ask)
+
+    def _members_at(self, children: Children, start: Position, end: Mark, ask: Ask) -> Members:
+        def has_older_rows(child: int, xid: int) -> bool:
+            found = children.named(child)
+            if not found.may_be_asked:
+                return True  # for all we know
+            older = f"SELECT FROM ONLY {found.name} WHERE {self._windows.older(xid)}"
+            ((has,),) = ask(f"SELECT EXISTS ({older})")
+            return bool(has)
+
+        return members_of(self._relation, children, start, end, has_older_rows)
+
+    def _children(self, ask: Ask) -> Children:
+        return find_children(ask, self._relation.oid)
 
     # The server
 

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from sparkonce.ingest.position import Mark, Place, Position
 from sparkonce.ingest.postgres.catalog import quoted
+from sparkonce.ingest.postgres.members import Members, one_of
 from sparkonce.ingest.span import WHOLE, Span
 from sparkonce.ingest.table import Column
 
@@ -33,28 +34,34 @@ class Windows:
     """The user's column for it."""
     key_lag: int | None
 
-    def batch(self, start: Position, end: Position) -> str:
+    def batch(self, start: Position, end: Position, members: Members) -> str:
         """The rows to read from `start` to `end`."""
-        conditions = [self._is_done(end.end, old_too=True)]
+        conditions = [*members.clause, self._is_done(end.end, old_too=True)]
         if start.done.upto is not None:
-            conditions.append(f"NOT {self._is_done(start.done)}")
-            conditions += self._recent(start.done)
+            new = " AND ".join([self._is_beyond(start.done), *self._recent(start.done)])
+            # Without others nothing stands in the way of an index.
+            conditions.append(f"({new} OR {one_of(members.added)})" if members.added else new)
         if start.after is not None:
             conditions.append(self.compared(">", start.after))
         if end.after is not None:
             conditions.append(self.compared("<=", end.after))
         return " AND ".join(conditions)
 
-    def given_out(self, end: Position) -> str:
-        """All rows that were read up to `end`; nothing that may not have been."""
-        done = self._is_done(end.done)
-        if end.window is None or end.after is None:
-            return done
-        return f"({done} OR {self._is_done(end.window)} AND {self.compared('<=', end.after)})"
+    def given_out(self, mark: Mark, members: Members, after: Place | None = None) -> str:
+        """All rows that were read up to `mark`; nothing that may not have been."""
+        conditions = [*members.clause, self._is_done(mark)]
+        if after is not None:
+            conditions.append(self.compared("<=", after))
+        return " AND ".join(conditions)
 
-    def pending(self, done: Mark, xid: int) -> str:
+    def pending(self, done: Mark, xid: int, members: Members) -> str:
         """Rows that can be seen and must wait, since a transaction before theirs is open."""
-        return " AND ".join([self._is_since(xid), *self._recent(done)])
+        written = " AND ".join([self._is_since(xid), *self._recent(done)])
+        return f"({written} OR {one_of(members.waiting)})" if members.waiting else written
+
+    def older(self, xid: int) -> str:
+        """Rows by transactions before this one, as far as they can be told."""
+        return "true" if self.key_lag is not None else self._is_before(xid)
 
     def beyond(self, mark: Mark) -> str:
         return "true" if mark.upto is None else self.compared(">", mark.upto)
@@ -73,29 +80,43 @@ class Windows:
     def _is_done(self, mark: Mark, *, old_too: bool = False) -> str:
         if mark.upto is None:
             return "false"
-        done = f"(NOT {self._is_since(mark.xid)} AND {self.compared('<=', mark.upto)})"
+        done = f"{self._is_before(mark.xid)} AND {self.compared('<=', mark.upto)}"
         if old_too and self._recent(mark):
             # Of a row that far back the transaction says nothing, in a server past 2**32.
             return f"({done} OR NOT {self._recent(mark)[0]})"
         return done
+
+    def _is_beyond(self, mark: Mark) -> str:
+        """The opposite, spelled out: PostgreSQL uses no index for what is not at or before a row
+        of several values."""
+        assert mark.upto is not None
+        return f"({self._is_since(mark.xid)} OR {self.compared('>', mark.upto)})"
 
     def _recent(self, done: Mark) -> list[str]:
         if self.key_lag is None or done.upto is None:
             return []
         return [f"{self.names} > {int(done.upto[-1]) - self.key_lag}"]
 
+    def _is_before(self, xid: int) -> str:
+        """Its transaction is before `xid`; never null."""
+        if self.transaction is not None:
+            return self._by_column("<", xid)
+        return f"NOT {self._is_since(xid)}"
+
     def _is_since(self, xid: int) -> str:
         """Its transaction is `xid` or later; never null."""
         if self.transaction is not None:
-            column = quoted(self.transaction.name)
-            kind = self.transaction.declared
-            return f"({column} IS NOT NULL AND {column} >= '{xid}'::{kind})"
+            return self._by_column(">=", xid)
         number = "xmin::text::bigint"
         since = f"(({number} - {xid % XIDS} + {XIDS}) % {XIDS}) < {_SNAPSHOT_END} - {xid}"
         # In a first round, those that were always there are below in any case.
         return (
             f"({since})" if self.key_lag is None else f"({number} >= {_FIRST_NORMAL} AND {since})"
         )
+
+    def _by_column(self, how: str, xid: int) -> str:
+        assert self.transaction is not None
+        return f"{quoted(self.transaction.name)} {how} '{xid}'::{self.transaction.declared}"
 
     def _values(self, place: Place) -> str:
         return ", ".join(
