@@ -33,6 +33,8 @@ from sparkonce.verify.round import Round
 from sparkonce.verify.trial import Trial
 
 BROKERS = 3
+_OWN_WORDS = ("log", "reader", "life")
+"""What a story has beside the things that were done to the pipeline, and its ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ def _told(drawn: Drawn, outcome: Outcome) -> dict[str, Any]:
         "verdict": outcome.verdict.value,
         "findings": defects,
         "schedule": list(outcome.schedule),
+        "happened": [each.text for each in outcome.story if each.kind not in _OWN_WORDS],
         "duration_s": outcome.duration_s,
         "error": outcome.error[-2000:],
         "at": round(time.time()),

@@ -29,6 +29,8 @@ class Result:
     verdict: str
     findings: dict[str, int]
     schedule: list[str]
+    happened: list[str]
+    """What of the schedule came to pass, and how lives ended."""
     duration_s: float
     """Of the round that it was in, with the other seeds beside it."""
     error: str
