@@ -81,8 +81,11 @@ def _late(log: Sequence[Seen], turns: Mapping[str, tuple[str, int]]) -> Iterator
 
 def _unknown(evidence: Evidence) -> Iterator[Finding]:
     """Also what was sent, and is in a topic where it isn't due: nobody sent it there."""
+    aborted = evidence.history.aborted
     for final in evidence.finals:
-        unknown = [_name(due) for due in final.times if due not in evidence.due]
+        unknown = [
+            _name(due) for due in final.times if due not in evidence.due and due[0] not in aborted
+        ]
         yield from _found(Defect.UNKNOWN, unknown, final.reader)
 
 
@@ -94,6 +97,12 @@ def _dirty(evidence: Evidence) -> Iterator[Finding]:
             places = dict.fromkeys(map(place_of, reading.seen))
             dirty = [_at(place) for place in places if place not in anywhere]
             yield from _found(Defect.DIRTY, dirty, reading.reader)
+
+
+def _aborted(evidence: Evidence) -> Iterator[Finding]:
+    for final in evidence.finals:
+        read = [_name(due) for due in final.times if due[0] in evidence.history.aborted]
+        yield from _found(Defect.ABORTED, read, final.reader)
 
 
 def _torn(evidence: Evidence) -> Iterator[Finding]:
@@ -194,6 +203,7 @@ _CHECKS: Final[Mapping[Defect, Callable[[Evidence], Iterator[Finding]]]] = Mappi
         Defect.REORDERED: _reordered,
         Defect.UNKNOWN: _unknown,
         Defect.DIRTY: _dirty,
+        Defect.ABORTED: _aborted,
         Defect.TORN: _torn,
         Defect.OFFSETS: _offsets,
         Defect.STATE: _state,

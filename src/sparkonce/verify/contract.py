@@ -10,8 +10,10 @@ the pipeline in a process of its own that it kills and restarts, and reads `job.
     units(job)          which input each transaction holds, as it was planned; default: not known
     GUARANTEES          what it can be asked for; default: exactly_once alone
     OUTPUTS             output topics; each input is due once in each of them; default: 1
+    due_in(identity)    in which of them instead, counted from 0; default: in each
     POINTS              what it tells `job.observe` on its way; default: nothing
     ENDS                whether `run` returns when the input is used up; default: True
+    BATCHED             whether it works in batches of about `job.per_batch`; default: True
     SPARK               whether it wants the process's SparkSession; default: False
     SHARES              whether several jobs may run side by side in a process; default: False
     ORDERED             whether records with the same key keep their order; default: True
@@ -106,6 +108,8 @@ class Job:
     """About how many records to process at once, so that there are several batches."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Of the Kafka client, under Kafka's own names: time-outs that suit the faults."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+    """Of the Spark session: where state is kept."""
     observe: Callable[[str], None] = _unseen
     """To be told of points on the way, in the driver or on executors: it can be pickled."""
 
@@ -127,6 +131,8 @@ class Pipeline:
     units: Callable[[Job], Mapping[str, Unit]]
     guarantees: tuple[Guarantee, ...]
     outputs: int
+    due_in: Callable[[str], Sequence[int]] | None
+    batched: bool
     points: tuple[str, ...]
     ends: bool
     spark: bool
@@ -164,6 +170,8 @@ class Pipeline:
             units=own.get("units", _unplanned),
             guarantees=guarantees,
             outputs=int(own.get("OUTPUTS", 1)),
+            due_in=own.get("due_in"),
+            batched=bool(own.get("BATCHED", True)),
             points=tuple(own.get("POINTS", ())),
             ends=bool(own.get("ENDS", True)),
             spark=bool(own.get("SPARK", False)),

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.contract import Pipeline
-from sparkonce.verify.network import DelayRequest, DuplicateRequest
 from sparkonce.verify.outcome import Defect
 from sparkonce.verify.schedule import Broker, Kill, LoseUnreplicated, MoveLeaders
 from sparkonce.verify.trial import Trial
+from sparkonce.verify.workload import Workload
 
 FAMILY = "control"
-VERSION_1 = "version 1"
 _RELAY = "sparkonce.verify.pipelines.relay"
 
 
@@ -42,19 +41,15 @@ def controls(brokers: int) -> list[Trial]:
             settings={"verify.transactions": "off"},
             must_show=(Defect.UNMARKED, Defect.TORN),
         ),
-        # Not a control but the same promise on a cluster of the former version, whose epoch stays
-        # the same from transaction to transaction: requests that come late are what hurts there.
         Trial(
-            title="producer, transaction version 1",
+            title="uncommitted input",
             pipeline=relay,
             guarantee=Guarantee.EXACTLY_ONCE,
-            family=VERSION_1,
-            schedule=(
-                DelayRequest("Produce", nth=2, until="EndTxn", seconds=0.1, cut=True),
-                DelayRequest("EndTxn", nth=2, until="Produce", seconds=0.1, cut=True),
-                DuplicateRequest("Produce", nth=4, until="EndTxn", seconds=0.1),
-                DuplicateRequest("EndTxn", nth=3, until="Produce", seconds=0.1),
-            ),
+            family=FAMILY,
+            schedule=(),
+            workload=Workload(aborted=9),
+            settings={"verify.isolation": "read_uncommitted"},
+            must_show=(Defect.ABORTED,),
         ),
     ]
     if brokers >= 3:
@@ -73,9 +68,7 @@ def controls(brokers: int) -> list[Trial]:
                 },
                 # Many requests after the pause: the answer to the fetch that a follower had under
                 # way waits in its socket, so the first of them may be replicated after all.
-                records=6_000,
-                per_batch=2_000,
-                partitions=1,
+                workload=Workload(records=6_000, per_batch=2_000, partitions=1),
                 must_show=(Defect.LOST,),
                 shares=False,
             ),
@@ -90,8 +83,7 @@ def controls(brokers: int) -> list[Trial]:
                     "batch.size": "1024",
                     "max.request.size": "4096",
                 },
-                records=60_000,
-                per_batch=20_000,
+                workload=Workload(records=60_000, per_batch=20_000),
                 must_show=(Defect.REORDERED,),
                 shares=False,
             ),
@@ -115,7 +107,6 @@ def bounces() -> Trial:
             )
             for nth in range(20, 134, 20)
         ),
-        records=100_000,
-        per_batch=750,
+        workload=Workload(records=100_000, per_batch=750),
         shares=False,
     )

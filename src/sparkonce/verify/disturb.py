@@ -91,7 +91,7 @@ class Brokers:
 
         def move() -> None:
             for _ in range(times):
-                partition = rng.randrange(course.trial.partitions)
+                partition = rng.randrange(course.trial.workload.partitions)
                 former = self._kafka.leader_of(topic, partition)
                 to = rng.choice([each for each in self._kafka.broker_ids if each != former])
                 course.tell("broker", f"partition {partition} goes from broker {former} to {to}")
@@ -110,6 +110,18 @@ class Brokers:
                     f"{_OUTLASTED_TIMEOUT_S:g} s: is transaction.timeout.ms heeded?"
                 )
             time.sleep(0.1)  # between two questions to the coordinator
+
+    def outlast_expiry(self, transactional_id: str) -> None:
+        """Until the coordinator has forgotten who that was."""
+        servers = self._kafka.bootstrap_servers
+        deadline_s = time.monotonic() + _OUTLASTED_TIMEOUT_S
+        while readers.transaction_state(servers, transactional_id):
+            if time.monotonic() > deadline_s:
+                raise SparkonceError(
+                    f"{transactional_id} did not expire within {_OUTLASTED_TIMEOUT_S:g} s: is its "
+                    "transaction still open, or transactional.id.expiration.ms of the cluster long?"
+                )
+            time.sleep(0.2)  # between two questions to the coordinator
 
     def settle(self) -> None:
         """Until all is mended; raises what went wrong."""

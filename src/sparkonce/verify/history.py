@@ -95,3 +95,5 @@ class History:
     """None where the log was not looked at."""
     transactional: bool = False
     """Whether the pipeline claims to write in transactions, so that markings are due."""
+    aborted: frozenset[str] = frozenset()
+    """Identities in the input whose transaction was aborted: they are due nowhere."""

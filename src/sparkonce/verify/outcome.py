@@ -20,6 +20,8 @@ class Defect(StrEnum):
     """An identity that never went in."""
     DIRTY = "dirty read"
     """Seen by a read_committed reader, and not there afterwards: of an aborted transaction."""
+    ABORTED = "aborted read"
+    """It came out, and the transaction that had put it into the input was aborted (G1a)."""
     TORN = "torn"
     """A part of a transaction is visible."""
     OFFSETS = "offsets"
@@ -89,3 +91,9 @@ class Outcome:
     control: bool = False
     must_show: tuple[Defect, ...] = ()
     """For a control: what has to be found."""
+    fired: tuple[bool, ...] | None = None
+    """Element by element, whether it came to pass; None where nobody noted it."""
+    workload: str = ""
+    """What went in, as code that makes it again; "": as it was before it was noted."""
+    cluster: str = ""
+    """Which kind it ran on; "": the usual one."""

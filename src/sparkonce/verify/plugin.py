@@ -16,15 +16,18 @@ import pytest
 from sparkonce.guarantees import Guarantee
 from sparkonce.local import LocalKafka
 from sparkonce.verify import readers
-from sparkonce.verify.campaign import PROPERTIES
 from sparkonce.verify.checker import check
+from sparkonce.verify.clusters import USUAL
 from sparkonce.verify.contract import Pipeline, Record
+from sparkonce.verify.drawing import Plan, draw
+from sparkonce.verify.families import families
 from sparkonce.verify.history import History, Reading, Seen, Sent
 from sparkonce.verify.network import FaultProxy
 from sparkonce.verify.outcome import Finding, Outcome, Verdict
 from sparkonce.verify.round import Round
-from sparkonce.verify.schedule import Schedule, draw, families
+from sparkonce.verify.schedule import Schedule
 from sparkonce.verify.trial import Trial
+from sparkonce.verify.workload import Workload
 
 _SEED = pytest.StashKey[int]()
 
@@ -56,7 +59,7 @@ def sparkonce_seed(request: pytest.FixtureRequest) -> int:
 def kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
     """A real cluster for all tests of the session: use topics of your own."""
     count = int(request.config.getoption("--sparkonce-brokers"))
-    with LocalKafka(count, properties=PROPERTIES) as cluster:
+    with USUAL.start(count) as cluster:
         yield cluster
 
 
@@ -135,21 +138,23 @@ def verify_pipeline(kafka: LocalKafka, sparkonce_seed: int, tmp_path: Path) -> V
         schedules: Iterable[Schedule] | None = None,
     ) -> list[Outcome]:
         pipeline, promised = Pipeline.load(str(program)), Guarantee(guarantee)
-        own = families(pipeline, promised)
+        brokers = len(kafka.broker_ids)
         drawn = {
-            family: draw(sparkonce_seed, pipeline, promised, family, brokers=len(kafka.broker_ids))
-            for family in own
+            family: draw(sparkonce_seed, pipeline, promised, family, brokers=brokers)
+            for family in families(pipeline, promised)
         }
-        chosen = drawn.items() if schedules is None else [("given", each) for each in schedules]
+        given = [("given", Plan(each, Workload())) for each in schedules or ()]
         outcomes: list[Outcome] = []
-        for number, (family, schedule) in enumerate(chosen, 1):
+        chosen = drawn.items() if schedules is None else given
+        for number, (family, plan) in enumerate(chosen, 1):
             trial = Trial(
                 number=number,
                 seed=sparkonce_seed,
                 pipeline=pipeline,
                 guarantee=promised,
                 family=family,
-                schedule=schedule,
+                schedule=plan.schedule,
+                workload=plan.workload,
             )
             outcomes += Round(kafka, [trial], tmp_path).run()
         bad = [each for each in outcomes if each.verdict is not Verdict.KEPT]

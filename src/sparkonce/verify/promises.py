@@ -19,6 +19,8 @@ _NEVER: Final = frozenset(
     {
         # No failure invents a record: an identity that never went in is a bug, ours or the trial's.
         Defect.UNKNOWN,
+        # Who reads what was never committed has chosen the wrong isolation level; no crash does it.
+        Defect.ABORTED,
         # These two are Kafka's promises to a read_committed reader. They hold for every writer;
         # records outside transactions are committed as soon as they are readable.
         Defect.DIRTY,

@@ -8,15 +8,13 @@ happens while the pipeline that asked for it stands at its point.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,26 +25,17 @@ from sparkonce.local.spark import spark_home
 from sparkonce.verify import readers
 from sparkonce.verify.child import Child, short_lived
 from sparkonce.verify.contract import Record
-from sparkonce.verify.disturb import Brokers, Server, executor_of, stop_for
-from sparkonce.verify.gate import START, Arrival, Gate
 from sparkonce.verify.host import APPLICATIONS, Assignment, Order
+from sparkonce.verify.nemesis import BUSY_MAX, Nemesis
 from sparkonce.verify.outcome import Outcome
 from sparkonce.verify.schedule import (
     ENDS,
     At,
-    AtCommit,
+    AwaitSnapshot,
     Broker,
-    Database,
-    Kill,
     KillAfter,
-    KillExecutor,
     KillSent,
-    KillWorker,
-    LoseUnreplicated,
-    MoveLeaders,
-    Outlast,
     Pause,
-    PauseWorker,
     lives,
 )
 from sparkonce.verify.trial import Course, Trial
@@ -58,9 +47,13 @@ _LIFE_TIMEOUT_S: Final = 240.0
 _ZOMBIE_TIMEOUT_S: Final = 90.0
 _QUIET_S: Final = 90.0
 """Longer than a group waits for a member that was killed."""
-_BUSY_MAX: Final = 6
-"""Jobs on their way at the same moment; more only hinder each other."""
 _TASK_POINTS: Final = ("produce:first", "produce:last")
+# Many workers start at once, on few cores: nobody is in a hurry.
+_PATIENT: Final = {"spark.python.authenticate.socketTimeout": "120s"}
+_MAINTAINED: Final = {"spark.sql.streaming.stateStore.maintenanceInterval": "200ms"}
+"""Where a snapshot is waited for. In other lives Spark's maintenance must not mend by chance what a
+former life left."""
+_REFUSAL: Final = "LedgerError"
 
 Heard = Callable[[str], None]
 
@@ -82,37 +75,40 @@ class Round:
         self._heard = heard
         # Brokers take their time, and one at a time: who waits for them begins first.
         ordered = sorted(trials, key=lambda trial: not _has_broker(trial))
-        self._server = Server(postgres) if postgres else None
+        self._nemesis = Nemesis(kafka, postgres)
         self._courses = {
-            trial.number: Course(trial, kafka, folder, postgres, self._at_commit)
+            trial.number: Course(trial, kafka, folder, postgres, self._nemesis.at_commit)
             for trial in ordered
         }
-        self._brokers = Brokers(kafka)
+        self._nemesis.courses = self._courses
         self._master = next((each.master for each in trials if each.master), "") or (
             f"local[{self._cores()}]"
         )
-        self._gate = Gate(self._decide)
+        self._gate = self._nemesis.gate
         self._began_s = time.monotonic()
         self._watcher: readers.Watcher | None = None
+        self._zombies: list[tuple[Child, int]] = []
+        self._later = sys.maxsize
+        """The life from which on there is more input."""
         self._progress: dict[tuple[str, int], tuple[int, float]] = {}
 
     def run(self) -> list[Outcome]:
         self._began_s = time.monotonic()
         with ExitStack() as stack:
             stack.callback(self._clear_work)
-            with ThreadPoolExecutor(_BUSY_MAX) as threads:
+            with ThreadPoolExecutor(BUSY_MAX) as threads:
                 for course in self._all:
                     stack.callback(course.close)
                 list(threads.map(Course.open, self._all))
             servers = self._kafka.bootstrap_servers
-            watcher = stack.enter_context(readers.Watcher(servers, self._topics))
+            watcher = stack.enter_context(readers.Watcher(servers, _topics(self._all)))
             self._watcher = watcher
             try:
                 with self._gate:
                     failures = self._live()
                 for number, error in self._gate.errors.items():
                     failures[number] = "".join(traceback.format_exception(error))
-                self._settle()
+                self._nemesis.settle()
                 self._heard("reading what is there")
                 return outcomes(self._kafka, self._courses, watcher.seen, failures, self._lasted_s)
             except Exception as error:  # noqa: BLE001 - told in the outcome, which fails the run
@@ -124,10 +120,6 @@ class Round:
         return round(time.monotonic() - self._began_s, 1)
 
     @property
-    def _topics(self) -> list[str]:
-        return [topic for course in self._all for topic in course.output_topics]
-
-    @property
     def _all(self) -> list[Course]:
         return list(self._courses.values())
 
@@ -136,46 +128,74 @@ class Round:
     def _live(self) -> dict[int, str]:
         """All lives; answers why a trial never came to its end, by number."""
         planned = max(lives(course.trial.schedule) for course in self._all)
-        failures: dict[int, str] = {}
-        zombie: tuple[Child, int] | None = None
         with ExitStack() as stack:
-            for life in range(planned + _LIVES_MORE):
-                if life >= planned:
-                    for course in self._all:
-                        course.stop_cutting()
-                self._heard(f"life {life + 1}")
-                child = stack.enter_context(self._start(life))
-                stack.callback(self._listen_to, child)
-                settled = partial(self._is_settled, life, child)
-                is_settled = self._gate.wait(settled, _LIFE_TIMEOUT_S)
-                ended = {n: self._gate.ended(n, life) for n in self._courses}
-                if not is_settled:
-                    late = [
-                        number
-                        for number, how in ended.items()
-                        if how is None and not self._is_where_it_ends(self._courses[number], life)
-                    ]
-                    raise SparkonceError(
-                        f"trials {late} neither ended nor came to their point within "
-                        f"{_LIFE_TIMEOUT_S:g} s of life {life + 1}. Its process said last:\n"
-                        + child.tell_where()
-                    )
-                failures = self._failures(life, ended, child)
-                if self._is_paused_in(life):
-                    self._tell_all("pause", f"the driver is stopped in life {life + 1}")
-                    child.pause()
-                    zombie = (child, life)
-                else:
-                    was_running = child.is_running() and None in ended.values()
-                    child.kill()
-                    if was_running:
-                        self._tell_all("kill", f"kill -9 ends life {life + 1}")
-                    self._stand_still(life)
-                if life + 1 >= planned and not failures:
-                    break
-            if zombie is not None:
-                self._wake(*zombie)
+            failures = self._lives(stack, 0, planned, self._courses)
+            for child, life in self._zombies:
+                self._wake(child, life)
+                self._stand_still("after the zombie", self._courses)
+            with_more = {
+                number: course
+                for number, course in self._courses.items()
+                if course.trial.more and number not in failures
+            }
+            if with_more:
+                for course in with_more.values():
+                    course.stop_cutting()
+                    course.fill_more()
+                self._later = planned + _LIVES_MORE
+                failures |= self._lives(stack, self._later, 1, with_more)
         return failures
+
+    def _lives(
+        self, stack: ExitStack, first: int, planned: int, courses: Mapping[int, Course]
+    ) -> dict[int, str]:
+        """So many lives, and a few more where one failed; why a trial never came to its end."""
+        failures: dict[int, str] = {}
+        for life in range(first, first + planned + _LIVES_MORE):
+            if life >= first + planned:
+                for course in courses.values():
+                    course.stop_cutting()
+            self._heard(f"life {life + 1}")
+            child = stack.enter_context(self._start(life, courses))
+            stack.callback(self._listen_to, child)
+            self._await_settled(life, child, courses)
+            ended = {number: self._gate.ended(number, life) for number in courses}
+            failures = self._failures(life, ended, child)
+            if self._is_paused_in(life):
+                self._tell(courses, "pause", f"the driver is stopped in life {life + 1}")
+                child.pause()
+                self._zombies.append((child, life))
+            else:
+                was_running = child.is_running() and None in ended.values()
+                child.kill()
+                if was_running:
+                    self._tell(courses, "kill", f"kill -9 ends life {life + 1}")
+                self._stand_still(f"after life {life + 1}", courses)
+                for course in courses.values():
+                    course.disturb_checkpoint(life)
+            courses = {
+                number: course
+                for number, course in courses.items()
+                if number in failures or life + 1 < lives(course.trial.schedule)
+            }
+            if not courses:
+                break
+        return failures
+
+    def _await_settled(self, life: int, child: Child, courses: Mapping[int, Course]) -> None:
+        """Until each has ended, or has come to where this life is to end for it."""
+        settled = partial(self._is_settled, life, child, courses)
+        if self._gate.wait(settled, _LIFE_TIMEOUT_S):
+            return
+        late = [
+            number
+            for number, course in courses.items()
+            if self._gate.ended(number, life) is None and not self._is_where_it_ends(course, life)
+        ]
+        raise SparkonceError(
+            f"trials {late} neither ended nor came to their point within {_LIFE_TIMEOUT_S:g} s of "
+            f"life {life + 1}. Its process said last:\n" + child.tell_where()
+        )
 
     def _clear_work(self) -> None:
         """What a cluster in one's own process leaves in Spark's folder: its executors' jars."""
@@ -190,32 +210,36 @@ class Round:
         for course in self._all:
             course.hear(child.said_of(course.name))
 
-    def _start(self, life: int) -> Child:
+    def _start(self, life: int, courses: Mapping[int, Course]) -> Child:
         assignments = tuple(
             Assignment(
                 program=course.trial.pipeline.program,
                 job=course.job(),
                 own_pass=self._gate.a_pass(number, life),
             )
-            for number, course in self._courses.items()
+            for number, course in courses.items()
         )
-        self._tell_all("life", f"life {life + 1} begins")
-        # Many workers start at once, on few cores: nobody is in a hurry.
-        patient = {"spark.python.authenticate.socketTimeout": "120s"}
-        order = Order(assignments=assignments, master=self._master, conf=patient)
+        self._tell(courses, "life", f"life {life + 1} begins")
+        is_maintained = any(
+            isinstance(each, AwaitSnapshot) and each.life == life
+            for course in courses.values()
+            for each in course.trial.schedule
+        )
+        conf = {**_PATIENT, **(_MAINTAINED if is_maintained else {})}
+        order = Order(assignments=assignments, master=self._master, conf=conf)
         return Child(
             [sys.executable, "-m", "sparkonce.verify.host", order.to_text()],
             short_lived(str(self._folder)),
         )
 
-    def _is_settled(self, life: int, child: Child) -> bool:
+    def _is_settled(self, life: int, child: Child, courses: Mapping[int, Course]) -> bool:
         if not child.is_running():
             return True
         return all(
             self._gate.ended(number, life) is not None
             or self._is_where_it_ends(course, life)
             or self._is_done(course, life)
-            for number, course in self._courses.items()
+            for number, course in courses.items()
         )
 
     def _is_done(self, course: Course, life: int) -> bool:
@@ -227,7 +251,7 @@ class Round:
         if len(own) != self._progress.get((course.name, life), (-1, 0.0))[0]:
             self._progress[course.name, life] = (len(own), now_s)
         quiet_s = now_s - self._progress[course.name, life][1]
-        if len(own) < course.trial.records and quiet_s < _QUIET_S:
+        if len(own) < course.due and quiet_s < _QUIET_S:
             return False
         if self._gate.ended(course.trial.number, life) is None:
             self._gate.a_pass(course.trial.number, life).ended()
@@ -245,14 +269,20 @@ class Round:
                 return True
             if isinstance(each, KillAfter):
                 ends = readers.ends(self._kafka.bootstrap_servers, course.output_topics)
-                return sum(ends.values()) >= each.records
+                if sum(ends.values()) < each.records:
+                    return False
+                course.note(each)
+                return True
         return self._gate.is_held(course.trial.number, life)
 
     def _failures(self, life: int, ended: dict[int, str | None], child: Child) -> dict[int, str]:
         """Why this life was not the last, for each trial that it was not the last for."""
         found: dict[int, str] = {}
         for number, how in ended.items():
-            if how:
+            course = self._courses[number]
+            if how and life >= self._later and course.may_refuse and _REFUSAL in how:
+                course.refuse(how)
+            elif how:
                 self._courses[number].tell("end", f"it failed: {how[:300]}")
                 found[number] = how
             elif how is None:
@@ -270,7 +300,14 @@ class Round:
 
     def _wake(self, child: Child, life: int) -> None:
         """The zombie goes on, while its successor's work is done."""
-        self._tell_all("life", f"the stopped driver of life {life + 1} goes on")
+        for course in self._all:
+            if any(
+                isinstance(each, Pause) and each.until_expired for each in course.trial.schedule
+            ):
+                self._heard("waiting for ids to expire")
+                self._nemesis.brokers.outlast_expiry(course.name)
+                course.tell("pause", f"{course.name} has expired in the cluster")
+        self._tell(self._courses, "life", f"the stopped driver of life {life + 1} goes on")
         child.resume()
         self._gate.release(life)
         is_over = self._gate.wait(
@@ -290,81 +327,25 @@ class Round:
                 f"s. It said last:\n{child.last_words()}"
             )
 
-    def _stand_still(self, life: int) -> None:
-        """Between two lives: what the log has, and what happens to checkpoints."""
+    def _stand_still(self, when: str, courses: Mapping[int, Course]) -> None:
+        """Between two lives: what the log has, and how far each says that it is."""
         servers = self._kafka.bootstrap_servers
-        self._settle()
-        readers.await_decisions(servers, [course.name for course in self._all])
-        groups = {course.name: course.input_topic for course in self._all}
+        self._nemesis.settle()
+        readers.await_decisions(servers, [course.name for course in courses.values()])
+        groups = {course.name: course.input_topic for course in courses.values()}
         committed = readers.committed(servers, groups)
-        visible = readers.read(servers, self._topics) if self._topics else []
-        for course in self._all:
+        topics = _topics(courses.values())
+        visible = readers.read(servers, topics) if topics else []
+        for course in courses.values():
             own = course.collect()
             if own is None:
                 own = [each for each in visible if each.topic in course.output_topics]
             progress = course.progress()
             told = committed[course.name] if progress is None else progress
-            course.add_moment(f"after life {life + 1}", told, own)
-            course.disturb_checkpoint(life)
+            course.add_moment(when, told, own)
 
-    def _settle(self) -> None:
-        """Until all that was disturbed is whole again."""
-        self._brokers.settle()
-        if self._server:
-            self._server.settle()
-
-    # -- at the gate -----------------------------------------------------------------------------
-
-    def _decide(self, arrival: Arrival) -> None:
-        course = self._courses[arrival.trial]
-        if arrival.point == START:
-            self._gate.admit(arrival.trial, arrival.life, _BUSY_MAX)
-        if arrival.point == "produce:last":
-            self._brokers.lose_unreplicated(course)
-        for each in course.trial.schedule:
-            if isinstance(each, At) and (each.point, each.nth, each.life) == (
-                arrival.point,
-                arrival.time,
-                arrival.life,
-            ):
-                self._act(each, arrival, course)
-
-    def _act(self, element: At, arrival: Arrival, course: Course) -> None:
-        if isinstance(element, Kill | Pause):
-            course.tell("point", f"waits at {arrival.point}, time {arrival.time}")
-            self._gate.hold(arrival.trial, arrival.life)
-        elif isinstance(element, KillWorker | KillExecutor):
-            with suppress(ProcessLookupError):  # Spark was faster
-                pid = arrival.pid if isinstance(element, KillWorker) else executor_of(arrival.pid)
-                course.tell("kill", f"{element!r}: process {pid}")
-                os.kill(pid, signal.SIGKILL)
-        elif isinstance(element, PauseWorker):
-            course.tell("pause", f"{element!r}: process {arrival.pid}")
-            with suppress(ProcessLookupError):
-                stop_for(arrival.pid, element.seconds)
-        elif isinstance(element, Outlast):
-            course.tell("point", f"outlasts its transaction at {arrival.point}")
-            with self._gate.resting(arrival.trial, arrival.life):
-                self._brokers.outlast(course.name)
-        elif isinstance(element, Broker):
-            with self._gate.resting(arrival.trial, arrival.life):
-                self._brokers.disturb(element, course)
-        elif isinstance(element, Database) and self._server:
-            course.tell("database", f"{element.action} at {arrival.point}")
-            with self._gate.resting(arrival.trial, arrival.life):
-                self._server.disturb(element.action)
-        elif isinstance(element, LoseUnreplicated):
-            self._brokers.stop_replicating(course)
-        elif isinstance(element, MoveLeaders):
-            self._brokers.move_leaders(element.times, course)
-
-    def _at_commit(self, element: AtCommit, course: Course) -> None:
-        course.tell("database", f"COMMIT {element.nth} has no answer: {element.action}")
-        if element.action == "kill" and self._server:
-            self._server.disturb("kill")
-
-    def _tell_all(self, kind: str, text: str) -> None:
-        for course in self._all:
+    def _tell(self, courses: Mapping[int, Course], kind: str, text: str) -> None:
+        for course in courses.values():
             course.tell(kind, text)
 
     def _cores(self) -> int:
@@ -379,6 +360,10 @@ class Round:
 
 def _ends_in(trial: Trial, life: int) -> bool:
     return any(isinstance(each, ENDS) and each.life == life for each in trial.schedule)
+
+
+def _topics(courses: Iterable[Course]) -> list[str]:
+    return [topic for course in courses for topic in course.output_topics]
 
 
 def _has_broker(trial: Trial) -> bool:

@@ -9,28 +9,36 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Message, Producer
-
-from sparkonce.errors import SparkonceError
 from sparkonce.guarantees import Guarantee
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.produce.identity import Partition
+from sparkonce.verify.checkpoints import forget_last_commit
+from sparkonce.verify.clusters import USUAL, Cluster
 from sparkonce.verify.commits import CommitProxy
 from sparkonce.verify.contract import Job, Pipeline, Record, Row
+from sparkonce.verify.filling import Filling, Landed
 from sparkonce.verify.history import History, Markings, Moment, Reading, Seen, Sent
 from sparkonce.verify.network import DelayResponse, Fault, FaultProxy
 from sparkonce.verify.outcome import Defect, Happening
-from sparkonce.verify.schedule import AtCommit, Checkpoint, KillSent, Outlast, Schedule
+from sparkonce.verify.schedule import (
+    Arm,
+    AtCommit,
+    Checkpoint,
+    Element,
+    KillSent,
+    MoreInput,
+    Pause,
+    Schedule,
+    settings_for,
+)
+from sparkonce.verify.workload import BY_VERSION, Workload, short
 
-PARTITIONS: Final = 2
-_KEYS: Final = 4
-_OUTLASTED_MS: Final = 5_000
 _NEVER_S: Final = 3600.0
 _IMPATIENT: Final = {"request.timeout.ms": "3000", "delivery.timeout.ms": "60000"}
 """What is lost without a word is asked for again soon."""
@@ -48,9 +56,8 @@ class Trial:
     guarantee: Guarantee
     family: str
     schedule: Schedule
-    records: int = 40
-    per_batch: int = 20
-    partitions: int = PARTITIONS
+    workload: Workload = field(default_factory=Workload)
+    cluster: Cluster = USUAL
     settings: Mapping[str, str] = field(default_factory=dict)
     must_show: tuple[Defect, ...] = ()
     """For a control."""
@@ -63,7 +70,17 @@ class Trial:
 
     @property
     def name(self) -> str:
-        return self.title or self.pipeline.name
+        own = self.title or self.pipeline.name
+        return f"{own}, {self.cluster.name}" if self.cluster.name else own
+
+    @property
+    def more(self) -> int:
+        """Records that are written when all others are processed."""
+        return sum(each.records for each in self.schedule if isinstance(each, MoreInput))
+
+    @property
+    def records(self) -> int:
+        return self.workload.records + self.more
 
 
 def trial_number(value: bytes | None) -> int | None:
@@ -92,6 +109,9 @@ class Course:
         self._started_s = time.monotonic()
         self._story: list[Happening] = []
         self._heard: deque[Happening] = deque(maxlen=_HEARD_MAX)
+        self._happened: set[Element] = set()
+        self._has_refused = False
+        self._later: set[tuple[int, int]] = set()
         self._sent: dict[tuple[int, int], Sent] = {}
         self._moments: list[Moment] = []
         self._units: dict[str, frozenset[str]] = {}
@@ -105,6 +125,9 @@ class Course:
         if self.sent_fault:
             faults.append(self.sent_fault)
         self.proxy = FaultProxy(kafka.bootstrap_servers, faults=faults, seed=trial.seed)
+        self._filling = Filling(
+            kafka.bootstrap_servers, self.input_topic, trial.number, trial.workload
+        )
         self._commits: CommitProxy | None = None
         if postgres is not None and "postgres" in trial.pipeline.services:
             planned = {each.nth: each for each in trial.schedule if isinstance(each, AtCommit)}
@@ -116,7 +139,7 @@ class Course:
 
     def open(self) -> None:
         for topic in self._topics:
-            self._kafka.create_topic(topic, self.trial.partitions)
+            self._kafka.create_topic(topic, self.trial.workload.partitions)
         self._place.mkdir(parents=True)
         self.proxy.__enter__()
         if self._commits:
@@ -166,18 +189,18 @@ class Course:
         return {} if pipeline.provide is not None else None
 
     def job(self) -> Job:
-        settings = {**_IMPATIENT, **self.trial.settings}
-        if any(isinstance(each, Outlast) for each in self.trial.schedule):
-            settings["transaction.timeout.ms"] = str(_OUTLASTED_MS)
+        trial = self.trial
+        for_faults = settings_for(trial.schedule)
         return Job(
             name=self.name,
             bootstrap_servers=self.proxy.bootstrap_servers,
             input_topic=self.input_topic,
             output_topics=self.output_topics,
             folder=str(self.checkpoint),
-            guarantee=self.trial.guarantee.value,
-            per_batch=self.trial.per_batch,
-            settings=settings,
+            guarantee=trial.guarantee.value,
+            per_batch=trial.workload.per_batch,
+            settings={**_IMPATIENT, **trial.workload.settings, **for_faults, **trial.settings},
+            conf=trial.workload.conf,
             place=str(self._place),
             services=self._services(),
         )
@@ -201,6 +224,7 @@ class Course:
             if not isinstance(each, Checkpoint) or each.after_life != life:
                 continue
             self.tell("checkpoint", each.action)
+            self.note(each)
             if each.action == "lose":
                 self._copies += 1
             elif each.action == "copy":
@@ -208,7 +232,42 @@ class Course:
                 self._copies += 1
                 shutil.copytree(former, self.checkpoint)
             else:
-                self._forget_commit()
+                forget_last_commit(self.checkpoint)
+
+    def fill_more(self) -> None:
+        """What the schedule keeps back until all else is done."""
+        for each in self.trial.schedule:
+            if isinstance(each, MoreInput):
+                landed = self._filling.more(each.records)
+                self._later |= {(record.partition, record.offset) for record in landed}
+                self._note_sent(landed)
+                self.tell("life", f"{each.records} records more are in the input")
+                self.note(each)
+
+    @property
+    def due(self) -> int:
+        """Records that are in the input by now."""
+        return len(self._sent)
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether a pipeline may refuse to go on: over state that a zombie has written, where that
+        can be noticed and not prevented."""
+        was_paused = any(isinstance(each, Pause) for each in self.trial.schedule)
+        return was_paused and self.trial.workload.store in BY_VERSION
+
+    def refuse(self, why: str) -> None:
+        """It does not go on: what came last need not come out, and all else holds."""
+        self.tell("end", f"it refused to go on: {why[:300]}")
+        self._has_refused = True
+
+    def arm(self, element: Arm) -> None:
+        self.proxy.add(element.fault)
+        self.note(element)
+
+    def note(self, element: Element) -> None:
+        """That it has happened."""
+        self._happened.add(element)
 
     def tell(self, kind: str, text: str) -> None:
         self._story.append(self._happening(time.monotonic(), kind, text))
@@ -220,6 +279,21 @@ class Course:
     def was_sent(self) -> bool:
         """Whether the request that the process is to die behind has reached its broker."""
         return self.sent_fault is not None and self.proxy.fired(self.sent_fault) > 0
+
+    def fired(self) -> tuple[bool, ...]:
+        """Element by element of its schedule, whether it came to pass."""
+        hits = Counter[Fault]()
+        return tuple(self._has_fired(each, hits) for each in self.trial.schedule)
+
+    def _has_fired(self, element: Element, hits: Counter[Fault]) -> bool:
+        """`hits` has how often faults before it in the schedule, and equal to it, were to hit."""
+        if isinstance(element, KillSent):
+            return self.was_sent()
+        fault = element.fault if isinstance(element, Arm) else element
+        if not isinstance(fault, Fault):
+            return element in self._happened
+        hits[fault] += 1
+        return self.proxy.fired(fault) >= hits[fault]
 
     # -- what became of it -----------------------------------------------------------------------
 
@@ -235,7 +309,7 @@ class Course:
             for (partition, offset), sent in self._sent.items()
             if offset < committed.get(partition, -1)
         }
-        seen = {self.trial.pipeline.identity(record) for record in visible}
+        seen = {short(self.trial.pipeline.identity(record)) for record in visible}
         self._moments.append(Moment(name, frozenset(done), frozenset(seen)))
 
     def story(self, *, in_full: bool) -> tuple[Happening, ...]:
@@ -256,7 +330,10 @@ class Course:
         markings: Markings | None,
     ) -> History:
         return History(
-            sent=tuple(self._sent.values()),
+            sent=tuple(
+                replace(each, acknowledged=not (self._has_refused and place in self._later))
+                for place, each in self._sent.items()
+            ),
             readings=tuple(
                 Reading(reader, tuple(self._seen(record) for record in records), is_live)
                 for group, is_live in ((readings, False), (live, True))
@@ -267,6 +344,7 @@ class Course:
             left_open=tuple(left_open),
             markings=markings,
             transactional=self.claims_transactions,
+            aborted=frozenset(map(short, self._filling.aborted)),
         )
 
     @property
@@ -287,7 +365,11 @@ class Course:
     def _seen(self, record: Record) -> Seen:
         own = self.trial.pipeline
         return Seen(
-            own.identity(record), record.topic, record.partition, record.offset, own.running(record)
+            short(own.identity(record)),
+            record.topic,
+            record.partition,
+            record.offset,
+            own.running(record),
         )
 
     # -- inside ----------------------------------------------------------------------------------
@@ -305,47 +387,28 @@ class Course:
 
     def _fill(self) -> None:
         if (provide := self.trial.pipeline.provide) is None:
-            self._fill_topic()
+            self._note_sent(self._filling.first())
             return
+        workload = self.trial.workload
         rows = [
-            Row(number, f"k{number % _KEYS}", f"t{self.trial.number}-{number:06}")
-            for number in range(self.trial.records)
+            Row(number, f"k{number % workload.keys}", workload.identity(self.trial.number, number))
+            for number in range(workload.records)
         ]
         provide(self.own_job(), rows)
-        self._sent = {(0, row.number): Sent(row.identity, "", ()) for row in rows}
+        self._sent = {(0, row.number): Sent(short(row.identity), "", ()) for row in rows}
 
-    def _fill_topic(self) -> None:
-        """Numbered records, by confluent-kafka; where each came to lie is its own report."""
-        producer = Producer({"bootstrap.servers": self._kafka.bootstrap_servers, "acks": "all"})
-        failures: list[str] = []
-
-        def landed(error: object, message: Message) -> None:
-            if error is not None:
-                failures.append(str(error))
-                return
-            key, value = message.key(), message.value()
-            partition, offset = message.partition(), message.offset()
-            assert key is not None and value is not None
-            assert partition is not None and offset is not None
-            self._sent[partition, offset] = Sent(
-                value.decode(),
-                key.decode() if self.trial.pipeline.ordered else "",
-                self.output_topics if len(self.output_topics) > 1 else (),
+    def _note_sent(self, landed: Iterable[Landed]) -> None:
+        for each in landed:
+            self._sent[each.partition, each.offset] = Sent(
+                short(each.value),
+                each.key if self.trial.pipeline.ordered else "",
+                self._due_in(each.value),
             )
 
-        for number in range(self.trial.records):
-            identity = f"t{self.trial.number}-{number:06}"
-            producer.produce(
-                self.input_topic, identity, key=f"k{number % _KEYS}", on_delivery=landed
+    def _due_in(self, identity: str) -> tuple[str, ...]:
+        """Topics; nothing where one is enough."""
+        if self.trial.pipeline.due_in is not None:
+            return tuple(
+                self.output_topics[index] for index in self.trial.pipeline.due_in(identity)
             )
-        if producer.flush(60) or failures:
-            raise SparkonceError(f"the input of {self.name} could not be written: {failures[:3]}")
-        self._sent = dict(sorted(self._sent.items()))
-
-    def _forget_commit(self) -> None:
-        commits = self.checkpoint / "commits"
-        numbers = [int(each.name) for each in commits.glob("*") if each.name.isdigit()]
-        if numbers:
-            last = commits / str(max(numbers))
-            last.unlink()
-            last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+        return self.output_topics if len(self.output_topics) > 1 else ()

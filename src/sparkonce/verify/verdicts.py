@@ -130,4 +130,7 @@ def _outcome(
         error=error,
         control=bool(trial.must_show),
         must_show=trial.must_show,
+        fired=course.fired(),
+        workload=repr(trial.workload),
+        cluster=trial.cluster.name,
     )

@@ -68,6 +68,15 @@ def test_a_request_meets_one_fault_and_the_next_rule_waits_for_its_turn() -> Non
     assert [hit.fault if hit else None for hit in met] == [first, second, None]
 
 
+def test_a_fault_that_lasts_hits_all_that_comes_in_its_time() -> None:
+    times_s = [100.0, 101.0, 101.5, 103.9, 104.0, 105.0]
+    clock = iter(times_s)
+    rules = Rules(0, clock=lambda: next(clock))
+    rules.add(LoseRequest("Produce", nth=2, lasting_s=3.0))
+    met = [rules.hit(PRODUCE, 1) is not None for _ in times_s]
+    assert met == [False, True, True, True, False, False]
+
+
 def test_faults_of_answers_pass_over_requests_without_answer() -> None:
     unanswered = RequestHead(0, 12, 1, None, None, answered=False)
     requests = [unanswered, PRODUCE]
@@ -81,6 +90,8 @@ def test_a_misspelt_api_is_refused() -> None:
         LoseRequest("EndTransaction")
     with pytest.raises(ValueError, match="'Commit', which Kafka doesn't have"):
         DelayRequest("Produce", until="Commit")
+    with pytest.raises(ValueError, match="'Abort', which Kafka doesn't have"):
+        DelayRequest("Produce", until=("EndTxn", "Abort"))
 
 
 def test_drawn_faults_are_values_that_print_as_their_own_code(seed: int) -> None:

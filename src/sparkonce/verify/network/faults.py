@@ -8,7 +8,8 @@ again, and all chance comes from a seed: a failed run is replayed by its faults 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import ClassVar, Final, Literal
 
@@ -25,6 +26,17 @@ TRANSACTION_APIS: Final = (
     "TxnOffsetCommit",
     "EndTxn",
 )
+
+
+Until = str | tuple[str, ...] | None
+"""What a late request or answer waits for: an answer to this API, or to one of these."""
+
+
+def apis_of(until: Until) -> tuple[str, ...]:
+    """As names, however it was said."""
+    if until is None:
+        return ()
+    return (until,) if isinstance(until, str) else until
 
 
 class ShortRepr:
@@ -47,7 +59,9 @@ class Fault(ShortRepr):
 
     Requests that match are counted per proxy, from 1. The fault hits the `nth` of them and then
     each `every`-th, each with `probability`, until it has hit `times` (None: no limit). So the
-    default is the first matching request, once; `every=3, times=None` is each third.
+    default is the first matching request, once; `every=3, times=None` is each third. With
+    `lasting_s` it hits every matching request for so long from its first hit on, as if who
+    answers them were away.
     """
 
     api: str = field(kw_only=False)
@@ -58,12 +72,13 @@ class Fault(ShortRepr):
     node: int | None = None  # only requests to this broker
     client_id: str | None = None  # only requests of clients that call themselves so
     transactional_id: str | None = None  # only requests that carry this transactional id
+    lasting_s: float = 0.0
 
     needs_answer: ClassVar[bool] = False  # acts on the answer, so on nothing if there is none
 
     def __post_init__(self) -> None:
-        for api in (self.api, getattr(self, "until", None)):
-            if api is not None and api != ANY_API and api not in ApiKey.__members__:
+        for api in (self.api, *apis_of(getattr(self, "until", None))):
+            if api != ANY_API and api not in ApiKey.__members__:
                 raise ValueError(
                     f"{self!r} names the API {api!r}, which Kafka doesn't have. Write it as Kafka "
                     f"does, for example Produce or EndTxn, or {ANY_API!r} for any."
@@ -121,12 +136,12 @@ class DuplicateRequest(Fault):
 
     The copy follows at once on the same connection, or comes over a connection of the proxy's own
     (`own_connection`; always so for a late copy). It can be late by `seconds`, counted from the
-    next answer to a request of the API `until` if that is given.
+    next answer to a request of the API `until` if that is given, or of one of several.
     """
 
     own_connection: bool = False
     seconds: float = 0.0
-    until: str | None = None
+    until: Until = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -139,7 +154,7 @@ class DelayRequest(Fault):
     """
 
     seconds: float = 0.0
-    until: str | None = None
+    until: Until = None
     cut: bool = False
 
 
@@ -148,7 +163,7 @@ class DelayResponse(Fault):
     """The answer, and what follows it on its connection, reaches the client late."""
 
     seconds: float = 0.0
-    until: str | None = None
+    until: Until = None
     needs_answer: ClassVar[bool] = True
 
 
@@ -180,8 +195,9 @@ class Hit:
 class Rules:
     """The faults in force, with what each has seen. At most one fault hits a request."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._seed = seed
+        self._clock = clock
         self._added = 0
         self._rules: list[_Rule] = []
 
@@ -196,10 +212,11 @@ class Rules:
 
     def hit(self, head: RequestHead, node: int | None) -> Hit | None:
         """The fault that this request meets. Every rule counts it; the first added wins."""
-        hits = [rule for rule in self._rules if rule.counts(head, node)]
+        now_s = self._clock()
+        hits = [rule for rule in self._rules if rule.counts(head, node, now_s)]
         if not hits:
             return None
-        hits[0].hits += 1
+        hits[0].hit(now_s)
         return Hit(hits[0].fault, hits[0].chance)
 
 
@@ -210,14 +227,22 @@ class _Rule:
     seen: int = 0
     hits: int = 0
     chance: float = 0.0
+    ends_s: float = 0.0
 
-    def counts(self, head: RequestHead, node: int | None) -> bool:
+    def hit(self, now_s: float) -> None:
+        self.hits += 1
+        if self.hits == 1:
+            self.ends_s = now_s + self.fault.lasting_s
+
+    def counts(self, head: RequestHead, node: int | None, now_s: float) -> bool:
         fault = self.fault
         if not fault.matches(head, node):
             return False
         self.seen += 1
         # Drawn for each request that matches, used or not, so that the n-th draw is the n-th's.
         luck, self.chance = self.rng.random(), self.rng.random()
+        if fault.lasting_s and self.hits:
+            return now_s < self.ends_s
         return (
             self.seen >= fault.nth
             and (self.seen - fault.nth) % fault.every == 0

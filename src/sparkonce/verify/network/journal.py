@@ -55,7 +55,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    api: str
+    apis: tuple[str, ...]
     after_request: int
     not_on_connection: int | None
     came: asyncio.Future[None]
@@ -63,7 +63,7 @@ class _Awaited:
     def is_met_by(self, event: Event) -> bool:
         return (
             event.did is Did.ANSWERED
-            and self.api in (ANY_API, event.api)
+            and (ANY_API in self.apis or event.api in self.apis)
             and event.request > self.after_request
             and event.connection != self.not_on_connection
         )
@@ -107,9 +107,10 @@ class Journal:
             )
 
     def answer_to(
-        self, api: str, *, after_request: int, not_on_connection: int | None = None
+        self, *apis: str, after_request: int, not_on_connection: int | None = None
     ) -> asyncio.Future[None]:
-        """Done when a later request of this API has been answered. For the proxy's own thread."""
+        """Done when a later request of one of these APIs has been answered. For the proxy's own
+        thread."""
         came = asyncio.get_running_loop().create_future()
-        self._awaited.append(_Awaited(api, after_request, not_on_connection, came))
+        self._awaited.append(_Awaited(apis, after_request, not_on_connection, came))
         return came

@@ -28,6 +28,7 @@ from sparkonce.verify.network.faults import (
     Reorder,
     Rules,
     Stall,
+    apis_of,
 )
 from sparkonce.verify.network.frames import SIZE_BYTES, Address, FrameError, Relocate, RequestHead
 from sparkonce.verify.network.journal import Did, Event, Journal
@@ -269,7 +270,8 @@ class Link:
         assert isinstance(fault, (DuplicateRequest, DelayRequest, DelayResponse))
         if fault.until is None:
             return _Delay(None, fault.seconds)
-        answer = self.shared.journal.answer_to(fault.until, after_request=request.number)
+        awaited = apis_of(fault.until)
+        answer = self.shared.journal.answer_to(*awaited, after_request=request.number)
         return _Delay(answer, fault.seconds)
 
     async def _deliver(self, frame: bytes, request: _Request, delay: _Delay) -> None:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from sparkonce.verify.contract import Pipeline
 
-BUILT_IN = ("relay", "stateless", "stateful", "topics", "batch")
+BUILT_IN = ("relay", "joined", "stateless", "stateful", "topics", "dead_letters", "batch")
 ENDS = (
     "from_files",
     "from_table",

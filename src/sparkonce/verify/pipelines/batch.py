@@ -8,13 +8,14 @@ from sparkonce.verify.pipelines import on_spark
 
 GUARANTEES = on_spark.GUARANTEES
 POINTS = tuple(point for point in on_spark.ALL_POINTS if point not in ("fence", "spark-commit"))
+BATCHED = False
 SPARK = True
 SHARES = True
 
 
 def run(job: Job) -> None:
     rows = (
-        on_spark.session()
+        on_spark.session(job)
         .read.format("kafka")
         .option("kafka.bootstrap.servers", job.bootstrap_servers)
         .option("kafka.isolation.level", "read_committed")

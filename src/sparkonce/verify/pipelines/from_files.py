@@ -34,7 +34,7 @@ def provide(job: Job, rows: Sequence[Row]) -> None:
 
 def run(job: Job) -> None:
     rows = (
-        on_spark.session()
+        on_spark.session(job)
         .readStream.schema("key string, value string")
         .option("maxFilesPerTrigger", _FILES // 2)
         .json(str(_folder(job)))

@@ -39,7 +39,7 @@ def run(job: Job) -> None:
 
 
 def read(job: Job) -> DataFrame:
-    spark = on_spark.session()
+    spark = on_spark.session(job)
     return (
         spark.readStream.format("sparkonce_table")
         .option("url", job.services["postgres"])

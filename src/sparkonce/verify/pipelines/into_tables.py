@@ -17,7 +17,7 @@ and a control must not be."""
 
 
 def rows(job: Job) -> DataFrame:
-    return on_spark.read(on_spark.session(), job).select(
+    return on_spark.read(on_spark.session(job), job).select(
         F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value")
     )
 

@@ -27,12 +27,13 @@ TASK_POINTS = frozenset({"produce:first", "produce:last"})
 _starting = threading.Lock()
 
 
-def session() -> SparkSession:
+def session(job: Job) -> SparkSession:
     """A session of one's own in the context of this process, which jobs share."""
     with _starting:
         spark = sparkonce.session("verify")
     own = spark.newSession()
-    own.conf.set("spark.sql.shuffle.partitions", "2")
+    for name, value in {"spark.sql.shuffle.partitions": "2", **job.conf}.items():
+        own.conf.set(name, value)
     return own
 
 

@@ -12,7 +12,7 @@ SHARES = True
 
 
 def run(job: Job) -> None:
-    rows = on_spark.read(on_spark.session(), job).select("key", "value")
+    rows = on_spark.read(on_spark.session(job), job).select("key", "value")
     (
         rows.writeStream.format("kafka")
         .option("kafka.bootstrap.servers", job.bootstrap_servers)

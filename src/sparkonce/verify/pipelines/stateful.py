@@ -53,7 +53,7 @@ def _add(
 
 
 def run(job: Job) -> None:
-    rows = on_spark.read(on_spark.session(), job).select(
+    rows = on_spark.read(on_spark.session(job), job).select(
         F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value")
     )
     on_spark.write(sums(rows), job, "update", topic=job.output_topic)
@@ -61,10 +61,6 @@ def run(job: Job) -> None:
 
 def sums(rows: DataFrame) -> DataFrame:
     """Of rows with a key and a value, the identity."""
-    rows.sparkSession.conf.set(
-        "spark.sql.streaming.stateStore.providerClass",
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    )
     # transformWithState starts another Python for every batch: too slow for thousands of trials.
     return rows.groupBy("key").applyInPandasWithState(
         _add,

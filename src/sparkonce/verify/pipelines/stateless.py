@@ -13,5 +13,5 @@ units = on_spark.units
 
 
 def run(job: Job) -> None:
-    rows = on_spark.read(on_spark.session(), job).select("key", "value")
+    rows = on_spark.read(on_spark.session(job), job).select("key", "value")
     on_spark.write(rows, job, topic=job.output_topic)

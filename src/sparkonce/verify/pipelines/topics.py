@@ -17,5 +17,5 @@ units = on_spark.units
 
 def run(job: Job) -> None:
     both = F.explode(F.array(*(F.lit(topic) for topic in job.output_topics)))
-    rows = on_spark.read(on_spark.session(), job).select("key", "value", both.alias("topic"))
+    rows = on_spark.read(on_spark.session(job), job).select("key", "value", both.alias("topic"))
     on_spark.write(rows, job)

@@ -19,8 +19,11 @@ from typing import Any, Final, Self
 
 from sparkonce.errors import SparkonceError
 from sparkonce.verify.outcome import Outcome
+from sparkonce.verify.report.firing import Firing
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_READABLE: Final = (1, _FORMAT)
+"""The first did not say what had fired, nor how much had gone in."""
 
 
 class BookError(SparkonceError):
@@ -60,10 +63,12 @@ class Book:
             fields = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(fields, dict) or "format" not in fields:
                 raise _Damage('it is JSON of another kind, without the field "format"')
-            if (written := fields.pop("format")) != _FORMAT:
+            fields.pop("firing", None)  # a sum of what the outcomes say
+            if (written := fields.pop("format")) not in _READABLE:
                 raise BookError(
                     f"the book {path} is written in format {written!r}, this version of sparkonce "
-                    f"knows {_FORMAT}: go on with the version that wrote it, or start a new book"
+                    f"knows up to {_FORMAT}: go on with the version that wrote it, or start a new "
+                    "book"
                 )
             book: Self = _made(cls, fields, "the book")
             return book
@@ -102,6 +107,7 @@ class Book:
             "started": self.started,
             "versions": self.versions,
             "elapsed_s": self.elapsed_s,
+            "firing": dataclasses.asdict(Firing.of(self.outcomes)),
         }
         lines = [f" {json.dumps(name)}: {_dumps(value)}," for name, value in head.items()]
         outcomes = ",\n".join("  " + _dumps(_fields(outcome)) for outcome in self.outcomes)

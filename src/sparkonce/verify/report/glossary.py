@@ -17,6 +17,10 @@ DEFECTS: Mapping[Defect, str] = MappingProxyType(
             "Seen by a reader of committed records only, and gone afterwards: it was part of an "
             "aborted transaction."
         ),
+        Defect.ABORTED: (
+            "Came out, and was part of an aborted transaction in the input: the pipeline has read "
+            "what was never committed."
+        ),
         Defect.TORN: "A transaction of which one part is visible and another is not.",
         Defect.OFFSETS: (
             "While the pipeline stood still, the source offsets it had committed and the records "

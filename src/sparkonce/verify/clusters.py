@@ -1,0 +1,54 @@
+"""The clusters that trials run on: the usual one, and those that are started for a few of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sparkonce.local import LocalKafka
+
+PROPERTIES: Final = {
+    # Timed-out transactions are looked for every 10 s by default.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "log.retention.check.interval.ms": "60000",
+}
+EXPIRATION_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    name: str = ""
+    """Stands behind the pipeline's in reports; "": the usual one."""
+    transaction_version: int = 2
+    brokers: int | None = None
+    """None: as many as the user asked for."""
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def start(self, brokers: int) -> LocalKafka:
+        """Not started yet: to be used as a context manager."""
+        return LocalKafka(
+            self.brokers or brokers,
+            transaction_version=self.transaction_version,
+            properties={**PROPERTIES, **self.properties},
+        )
+
+
+USUAL: Final = Cluster()
+VERSION_1: Final = Cluster(name="version 1", transaction_version=1, brokers=1)
+UNVERIFIED: Final = Cluster(
+    # As Kafka up to 3.5 is: leaders write what comes, whether the coordinator knows of it or not.
+    name="version 1, unverified",
+    transaction_version=1,
+    brokers=1,
+    properties={"transaction.partition.verification.enable": "false"},
+)
+FORGETFUL: Final = Cluster(
+    name="ids expire",
+    brokers=1,
+    properties={
+        "transactional.id.expiration.ms": str(EXPIRATION_MS),
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    },
+)
+CLUSTERS: Final = {each.name: each for each in (USUAL, VERSION_1, UNVERIFIED, FORGETFUL)}

@@ -1,0 +1,363 @@
+"""Draws what is done in a trial, and to how much, from its seed.
+
+Faults are drawn within what happens: which requests a transaction sends follows from the pipeline
+and its workload, and a fault of the network comes into force where the transaction opens that it is
+meant for. Where a cell has several trials, its *turns* go round among what there is to choose, so
+that they don't all choose the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from sparkonce.guarantees import Guarantee
+from sparkonce.verify import families as f
+from sparkonce.verify.contract import Pipeline
+from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
+from sparkonce.verify.schedule import (
+    Arm,
+    AtCommit,
+    AwaitSnapshot,
+    Broker,
+    Checkpoint,
+    Database,
+    Kill,
+    KillAfter,
+    KillExecutor,
+    KillSent,
+    KillWorker,
+    MoreInput,
+    Outlast,
+    Pause,
+    PauseWorker,
+    Schedule,
+)
+from sparkonce.verify.traffic import aimed, weaker
+from sparkonce.verify.workload import BY_VERSION, Workload
+
+_Choice = TypeVar("_Choice")
+
+# Between data and progress: where a crash hurts under each guarantee.
+_HURTS: Final = {
+    Guarantee.EXACTLY_ONCE: "offsets",
+    Guarantee.AT_LEAST_ONCE: "produce:last",
+    Guarantee.AT_MOST_ONCE: "offsets",
+    Guarantee.NONE: "produce:last",
+}
+_SPARK_HURTS: Final = _HURTS | {
+    Guarantee.AT_LEAST_ONCE: "open",
+    Guarantee.AT_MOST_ONCE: "end:answered",
+}
+
+_TWO_KILLS: Final = 0.3
+"""Of crashes of a pipeline with state. Another life takes its time."""
+_WITHOUT_BROKERS: Final = 0.85
+"""Of mixed schedules. One broker is disturbed at a time, and takes ten seconds to come back."""
+_AWAY_S: Final = 4.0
+"""Longer than `max.block.ms`, as such trials have it."""
+_UNSENT_S: Final = 2.5
+"""Longer than `delivery.timeout.ms`, as such trials have it."""
+
+PLAIN: Final = Workload()
+ABORTED: Final = Workload(aborted=9)
+WIDE: Final = Workload(records=160, per_batch=80, partitions=8, aborted=12)
+LARGE: Final = Workload(
+    records=4_000, per_batch=2_000, partitions=4, value_bytes=1_500, batch_size=1_024
+)
+"""Hundreds of requests a transaction, several under way; values from a few bytes to more than a
+batch may have."""
+SMALL_STATE: Final = Workload(records=60, partitions=1, deltas=2)
+"""Three batches exactly, of which the last has a snapshot."""
+LONG_STATE: Final = Workload(records=240, partitions=1)
+"""Twelve: Spark's own default is a snapshot after ten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided of a trial beforehand."""
+
+    schedule: Schedule
+    workload: Workload
+
+
+def hurts(pipeline: Pipeline, guarantee: Guarantee) -> str:
+    return (_SPARK_HURTS if pipeline.spark else _HURTS)[guarantee]
+
+
+def draw(
+    seed: int,
+    pipeline: Pipeline,
+    guarantee: Guarantee,
+    family: str,
+    *,
+    brokers: int = 3,
+    turn: int | None = None,
+) -> Plan:
+    """Of one family; `mixed` has elements of several."""
+    rng = random.Random(f"{seed}/{pipeline.name}/{guarantee.value}/{family}")
+    drawing = _Drawing(rng, pipeline, guarantee, brokers, turn)
+    workload = drawing.workload(family)
+    if family != f.MIXED:
+        return Plan(drawing.of(family, workload), workload)
+    return Plan(drawing.mixed(workload), workload)
+
+
+class _Drawing:
+    def __init__(
+        self,
+        rng: random.Random,
+        pipeline: Pipeline,
+        guarantee: Guarantee,
+        brokers: int,
+        turn: int | None,
+    ) -> None:
+        self._rng = rng
+        self._pipeline = pipeline
+        self._guarantee = guarantee
+        self._brokers = brokers
+        self._turn = turn
+        self._is_exact = guarantee is Guarantee.EXACTLY_ONCE
+        self._points = [each for each in pipeline.points if _is_told(each, pipeline, guarantee)]
+        self._inside = [each for each in self._points if each not in f.OUTSIDE]
+        # State that an undone attempt left behind must not be what a later one begins from. It is
+        # in the way only of one that finds state on disk: in another life, or a second attempt.
+        self._has_state = pipeline.is_stateful and self._is_exact
+        self._undone = [each for each in self._points if each in f.UNDONE and self._has_state]
+
+    # -- how much ------------------------------------------------------------------------------
+
+    def workload(self, family: str) -> Workload:
+        if self._pipeline.provide is not None:
+            return PLAIN  # what it reads is no topic
+        if not self._is_exact:
+            return self._rng.choice([PLAIN, ABORTED])
+        own = self._of_family(family)
+        if not self._has_state or own.store or family in (f.NETWORK, f.BROKERS):
+            return own
+        return replace(own, store=self._rng.choice(["", "rocksdb"]))
+
+    def _of_family(self, family: str) -> Workload:
+        if family in (f.NETWORK, f.WORKER):
+            return self._pick([LARGE, ABORTED, WIDE])
+        if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY):
+            return PLAIN
+        if family == f.STATE:
+            store, _ = self._pick(_STATE_TURNS)
+            is_long = self._turn is None and self._rng.random() < 0.5
+            return replace(LONG_STATE if is_long else SMALL_STATE, store=store)
+        if family == f.ZOMBIE and self._has_state:
+            return replace(PLAIN, store=self._pick(["rocksdb", "", *BY_VERSION]))
+        if family == f.CRASH:
+            return self._rng.choice([PLAIN, ABORTED, ABORTED, WIDE])
+        return self._rng.choice([PLAIN, ABORTED, ABORTED, WIDE, LARGE])
+
+    # -- what ----------------------------------------------------------------------------------
+
+    def of(self, family: str, workload: Workload) -> Schedule:
+        return _OF_FAMILY[family](self, workload)
+
+    def mixed(self, workload: Workload) -> Schedule:
+        own = f.families(self._pipeline, self._guarantee)
+        # These have a workload of their own, or patience that the others must not have.
+        own = [each for each in own if each not in (f.STATE, f.LATE, f.COORDINATOR)]
+        if self._rng.random() < _WITHOUT_BROKERS:
+            own = [each for each in own if each != f.BROKERS]
+        chosen: Sequence[str] = self._rng.sample(own, k=min(len(own), self._rng.randint(2, 3)))
+        ends = [each for each in chosen if each in (f.CRASH, f.ZOMBIE, f.CHECKPOINT)]
+        kept = [each for each in chosen if each not in ends[1:]]  # one way to end a life
+        return tuple(element for each in kept for element in self.of(each, workload))
+
+    def network(self, workload: Workload) -> Schedule:
+        if self._is_exact:
+            return aimed(self._rng, self._pipeline, workload, self._turn)
+        return weaker(self._rng, self._pipeline, self._guarantee, workload)
+
+    def crash(self, workload: Workload) -> Schedule:
+        if not self._points:
+            return self._crash_unseen(workload)
+        times = self._times(workload)
+        if not self._is_exact:
+            point = hurts(self._pipeline, self._guarantee)
+            point = point if point in self._points else self._rng.choice(self._points)
+            return (Kill(point=point, nth=times),)
+        choices = list(self._points)
+        if "end" in choices and self._pipeline.writes_kafka:
+            choices.append("sent")
+        point = self._pick(choices)
+        more = (MoreInput(),) if self._has_state and self._reads_topic else ()
+        if point == "sent":
+            return (KillSent(nth=times), *more)
+        if self._undone and self._rng.random() < _TWO_KILLS:
+            last = point if point in self._inside else "end"
+            return (Kill(point=self._rng.choice(self._undone)), Kill(point=last, nth=2, life=1))
+        return (Kill(point=point, nth=1 if point == "fence" else times), *more)
+
+    def _crash_unseen(self, workload: Workload) -> Schedule:
+        # Records that are in Kafka while their writer does not know it yet: where it hurts.
+        is_control = not self._is_exact
+        if self._pipeline.writes_kafka and (is_control or self._rng.random() < 0.7):
+            return (KillSent(api="Produce", nth=self._rng.randint(1, 2)),)
+        return (KillAfter(records=self._rng.randint(1, workload.records)),)
+
+    def worker(self, workload: Workload) -> Schedule:
+        point, times = self._pick(self._on_executors), self._times(workload)
+        if self._rng.random() < 0.3:
+            seconds = round(self._rng.random() * 4, 1)
+            return (PauseWorker(point=point, nth=times, seconds=seconds),)
+        return (KillWorker(point=point, nth=times),)
+
+    def executor(self, workload: Workload) -> Schedule:
+        # With executors of their own, tasks of the batch are run again by others.
+        point = self._rng.choice(self._on_executors)
+        return (KillExecutor(point=point, nth=self._times(workload)),)
+
+    def zombie(self, workload: Workload) -> Schedule:
+        free = [each for each in self._inside if each not in self._pipeline.holds]
+        if not self._has_state or not self._reads_topic:
+            return (Pause(point=self._pick(free), nth=self._times(workload)),)
+        # Planned, and its tasks not yet run: they run when the successor has done it all, and
+        # write their state where a later life looks for it.
+        point = "open" if self._turn is not None or self._rng.random() < 0.7 else self._pick(free)
+        return (Pause(point=point, nth=self._times(workload)), MoreInput())
+
+    def expiry(self, workload: Workload) -> Schedule:
+        return (Pause(point="open", nth=self._times(workload), until_expired=True),)
+
+    def database(self, workload: Workload) -> Schedule:
+        times = self._times(workload)
+        if not self._pipeline.writes_kafka and self._rng.random() < 0.6:
+            return (AtCommit(nth=times, action=self._rng.choice(["cut", "kill"])),)
+        action = self._rng.choice(["kill", "kill", "restart"])
+        return (Database(point=self._pick(self._inside), nth=times, action=action),)
+
+    def timeout(self, workload: Workload) -> Schedule:
+        if self._undone:
+            # The first batch, and the one behind it: the second time is the first batch again.
+            point = self._pick(self._undone)
+            return (Outlast(point=point), Outlast(point=point, nth=3), MoreInput())
+        point = self._pick([each for each in self._inside if each in f.OPEN])
+        return (Outlast(point=point, nth=self._times(workload)),)
+
+    def state(self, workload: Workload) -> Schedule:
+        """The last batch is undone when its snapshot is written; who comes reads it from disk."""
+        _, end = self._pick(_STATE_TURNS)
+        point, last = self._rng.choice(self._undone), workload.batches
+        snapshot = AwaitSnapshot(point=point, nth=last)
+        undo = Outlast if end == "outlast" else Kill
+        return (snapshot, undo(point=point, nth=last), MoreInput())
+
+    def late(self, workload: Workload) -> Schedule:
+        """A Produce is held up, and all that are sent again for it are lost, so its attempt is
+        given up; it arrives when that is over, and the next attempt commits."""
+        nth = self._times(workload)
+        held = self._pick(
+            [
+                DelayRequest("Produce", until="InitProducerId", cut=True),
+                DelayRequest("Produce", until=("EndTxn", "InitProducerId"), seconds=0.1, cut=True),
+            ]
+        )
+        lost = LoseRequest("Produce", nth=2, lasting_s=_UNSENT_S)
+        return (
+            Arm(point="open", nth=nth, fault=held),
+            Arm(point="open", nth=nth, fault=lost),
+        )
+
+    def coordinator(self, workload: Workload) -> Schedule:
+        """The decision has no answer for longer than it is waited for: one has been taken, one
+        has not, the last one in any case."""
+        taken = LoseResponse("EndTxn", lasting_s=_AWAY_S)
+        not_taken = LoseRequest("EndTxn", lasting_s=_AWAY_S)
+        last = self._batches(workload)
+        if last == 1:
+            return (Arm(point="end", fault=self._pick([not_taken, taken])),)
+        first, second = self._pick([(taken, not_taken), (not_taken, taken)])
+        return (
+            Arm(point="end", nth=last - 1, fault=first),
+            Arm(point="end", nth=last, fault=second),
+        )
+
+    def checkpoint(self, workload: Workload) -> Schedule:
+        # State that is lost can't be brought back; without it a query refuses to start.
+        # Nor can the list of files that Spark keeps there.
+        keeps = self._pipeline.is_stateful or self._pipeline.provide is not None
+        actions = ["forget_commit", "copy"] if keeps else ["lose", "forget_commit", "copy"]
+        action = self._pick(actions)
+        last = self._rng.choice([each for each in self._points if each != "fence"])
+        return (Kill(point=last, nth=2), Checkpoint(action=action))
+
+    def brokers(self, workload: Workload) -> Schedule:
+        several = self._brokers > 1
+        return (
+            Broker(
+                point=self._rng.choice([each for each in self._points if each != "spark-commit"]),
+                nth=1,
+                action=self._rng.choice(
+                    ["kill", "restart", "pause"] if several else ["kill", "restart"]
+                ),
+                role=self._rng.choice(
+                    ["leader", "coordinator", "controller"] if several else ["leader"]
+                ),
+            ),
+        )
+
+    # -- among what ----------------------------------------------------------------------------
+
+    def _pick(self, choices: Sequence[_Choice]) -> _Choice:
+        """By turns where there are some, else by chance."""
+        if self._turn is None:
+            return self._rng.choice(choices)
+        return choices[self._turn % len(choices)]
+
+    def _batches(self, workload: Workload) -> int:
+        return workload.batches if self._pipeline.batched else 1
+
+    def _times(self, workload: Workload) -> int:
+        """Which of the first transactions."""
+        return self._rng.randint(1, min(2, self._batches(workload)))
+
+    @property
+    def _on_executors(self) -> list[str]:
+        return [each for each in self._points if each in f.ON_EXECUTORS]
+
+    @property
+    def _reads_topic(self) -> bool:
+        return self._pipeline.provide is None
+
+
+_STATE_TURNS: Final = (
+    ("hdfs", "outlast"),
+    ("rocksdb", "kill"),
+    ("hdfs", "kill"),
+    ("rocksdb by version", "kill"),
+    ("rocksdb", "outlast"),
+)
+"""Where Spark keeps state, and how a batch is undone. With RocksDB by version the maintenance of
+the same life would put the second attempt's snapshot over that of the first."""
+
+_OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
+    f.NETWORK: _Drawing.network,
+    f.LATE: _Drawing.late,
+    f.CRASH: _Drawing.crash,
+    f.WORKER: _Drawing.worker,
+    f.BROKERS: _Drawing.brokers,
+    f.COORDINATOR: _Drawing.coordinator,
+    f.ZOMBIE: _Drawing.zombie,
+    f.TIMEOUT: _Drawing.timeout,
+    f.STATE: _Drawing.state,
+    f.CHECKPOINT: _Drawing.checkpoint,
+    f.DATABASE: _Drawing.database,
+    f.EXECUTOR: _Drawing.executor,
+    f.EXPIRY: _Drawing.expiry,
+}
+
+
+def _is_told(point: str, pipeline: Pipeline, guarantee: Guarantee) -> bool:
+    """Without a promise nothing is fenced, recorded or decided in step with the data."""
+    if guarantee is Guarantee.EXACTLY_ONCE:
+        return True
+    if guarantee is Guarantee.NONE:
+        return point in ("fence", "produce:first", "produce:last", "spark-commit")
+    return pipeline.spark or point not in ("open", "end")

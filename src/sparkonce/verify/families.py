@@ -1,0 +1,76 @@
+"""The columns of the matrix: which families of faults a pipeline has trials in, and how many."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sparkonce.guarantees import Guarantee
+from sparkonce.verify.contract import Pipeline
+
+NETWORK: Final = "network"
+LATE: Final = "late"
+CRASH: Final = "crash"
+WORKER: Final = "worker"
+BROKERS: Final = "brokers"
+COORDINATOR: Final = "coordinator"
+ZOMBIE: Final = "zombie"
+TIMEOUT: Final = "timeout"
+STATE: Final = "state"
+CHECKPOINT: Final = "checkpoint"
+DATABASE: Final = "database"
+FAMILIES: Final = (
+    NETWORK, LATE, CRASH, WORKER, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE, CHECKPOINT,
+    DATABASE,
+)  # fmt: skip
+MIXED: Final = "mixed"
+EXECUTOR: Final = "executor"
+"""On a cluster with executors as processes of their own; in the full preset."""
+EXPIRY: Final = "expiry"
+"""On a cluster that soon forgets transactional ids; in the full preset."""
+
+OUTSIDE: Final = frozenset({"fence", "end:answered", "spark-commit"})
+"""Points between two transactions."""
+OPEN: Final = frozenset({"produce:last", "offsets", "end"})
+"""Points at which a transaction is open for sure."""
+ON_EXECUTORS: Final = frozenset({"produce:first", "produce:last"})
+UNDONE: Final = frozenset({"offsets", "end"})
+"""Points at which the state of a batch is written and the batch not decided."""
+
+
+def families(pipeline: Pipeline, guarantee: Guarantee) -> list[str]:
+    """In the order of the columns; without those that need a cluster of their own."""
+    found = [NETWORK, CRASH] if pipeline.writes_kafka else [CRASH]
+    # The weaker guarantees are there as controls: these two families make them lose and repeat.
+    if guarantee is Guarantee.EXACTLY_ONCE and pipeline.points:
+        found += _of_points(pipeline)
+    return [each for each in FAMILIES if each in found]
+
+
+def _of_points(pipeline: Pipeline) -> list[str]:
+    told = set(pipeline.points)
+    is_on_kafka = pipeline.writes_kafka
+    has_state = pipeline.spark and pipeline.is_stateful and pipeline.provide is None
+    fits = {
+        BROKERS: is_on_kafka,
+        LATE: is_on_kafka and "open" in told,
+        COORDINATOR: is_on_kafka and "end" in told,
+        DATABASE: "postgres" in pipeline.services,
+        ZOMBIE: bool(told - OUTSIDE - set(pipeline.holds)),
+        TIMEOUT: is_on_kafka and bool(told & OPEN),
+        WORKER: pipeline.spark and bool(told & ON_EXECUTORS),
+        STATE: has_state and "end" in told,
+        CHECKPOINT: "spark-commit" in told,
+    }
+    return [family for family, does_fit in fits.items() if does_fit]
+
+
+def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
+    """How many the quick preset has of a cell: what one trial can't be enough for has several."""
+    if guarantee is not Guarantee.EXACTLY_ONCE:
+        return 1
+    if family == ZOMBIE and pipeline.is_stateful and pipeline.provide is None:
+        return 3
+    return _TRIALS.get(family, 1)
+
+
+_TRIALS: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, STATE: 5, LATE: 2, COORDINATOR: 2}

@@ -1,0 +1,137 @@
+"""What happens while a pipeline stands at one of its points, as its schedule has it.
+
+The gate tells of each arrival, and the pipeline waits until `decide` returns: then what was to
+happen there has happened. A round has one, for all its trials.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from sparkonce.errors import SparkonceError
+from sparkonce.local import LocalKafka, LocalPostgres
+from sparkonce.verify.checkpoints import has_snapshots
+from sparkonce.verify.disturb import Brokers, Server, executor_of, stop_for
+from sparkonce.verify.gate import START, Arrival, Gate
+from sparkonce.verify.schedule import (
+    Arm,
+    At,
+    AtCommit,
+    AwaitSnapshot,
+    Broker,
+    Database,
+    Kill,
+    KillExecutor,
+    KillWorker,
+    LoseUnreplicated,
+    MoveLeaders,
+    Outlast,
+    Pause,
+    PauseWorker,
+)
+from sparkonce.verify.trial import Course
+
+BUSY_MAX: Final = 6
+"""Jobs on their way at the same moment; more only hinder each other."""
+_SNAPSHOT_TIMEOUT_S: Final = 30.0
+
+
+class Nemesis:
+    def __init__(self, kafka: LocalKafka, postgres: LocalPostgres | None) -> None:
+        self.courses: Mapping[int, Course] = {}
+        """By trial; known before the first of them begins."""
+        self.brokers = Brokers(kafka)
+        self._server = Server(postgres) if postgres else None
+        self.gate = Gate(self.decide)
+
+    def settle(self) -> None:
+        """Until all that was disturbed is whole again."""
+        self.brokers.settle()
+        if self._server:
+            self._server.settle()
+
+    def decide(self, arrival: Arrival) -> None:
+        course = self.courses[arrival.trial]
+        if arrival.point == START:
+            self.gate.admit(arrival.trial, arrival.life, BUSY_MAX)
+        if arrival.point == "produce:last":
+            self.brokers.lose_unreplicated(course)
+        for each in course.trial.schedule:
+            if isinstance(each, At) and (each.point, each.nth, each.life) == (
+                arrival.point,
+                arrival.time,
+                arrival.life,
+            ):
+                self._act(each, arrival, course)
+
+    def at_commit(self, element: AtCommit, course: Course) -> None:
+        course.tell("database", f"COMMIT {element.nth} has no answer: {element.action}")
+        course.note(element)
+        if element.action == "kill" and self._server:
+            self._server.disturb("kill")
+
+    def _act(self, element: At, arrival: Arrival, course: Course) -> None:
+        if isinstance(element, Arm):
+            course.arm(element)
+        elif isinstance(element, KillWorker | KillExecutor | PauseWorker):
+            with suppress(ProcessLookupError):  # Spark was faster
+                self._hit_worker(element, arrival, course)
+                course.note(element)
+        else:
+            # Before it is done: who is to be killed there never comes back.
+            course.note(element)
+            self._hit_driver(element, arrival, course)
+
+    def _hit_worker(
+        self, element: KillWorker | KillExecutor | PauseWorker, arrival: Arrival, course: Course
+    ) -> None:
+        pid = executor_of(arrival.pid) if isinstance(element, KillExecutor) else arrival.pid
+        if isinstance(element, PauseWorker):
+            course.tell("pause", f"{element!r}: process {pid}")
+            stop_for(pid, element.seconds)
+        else:
+            course.tell("kill", f"{element!r}: process {pid}")
+            os.kill(pid, signal.SIGKILL)
+
+    def _hit_driver(self, element: At, arrival: Arrival, course: Course) -> None:
+        if isinstance(element, Kill | Pause):
+            course.tell("point", f"waits at {arrival.point}, time {arrival.time}")
+            self.gate.hold(arrival.trial, arrival.life)
+        elif isinstance(element, LoseUnreplicated):
+            self.brokers.stop_replicating(course)
+        elif isinstance(element, MoveLeaders):
+            self.brokers.move_leaders(element.times, course)
+        else:
+            with self.gate.resting(arrival.trial, arrival.life):
+                self._keep_waiting(element, course)
+
+    def _keep_waiting(self, element: At, course: Course) -> None:
+        """What takes its time, and costs nothing meanwhile."""
+        if isinstance(element, Outlast):
+            course.tell("point", f"outlasts its transaction at {element.point}")
+            self.brokers.outlast(course.name)
+        elif isinstance(element, AwaitSnapshot):
+            _await_snapshot(course)
+            course.tell("point", f"Spark has written a snapshot of its state at {element.point}")
+        elif isinstance(element, Broker):
+            self.brokers.disturb(element, course)
+        elif isinstance(element, Database) and self._server:
+            course.tell("database", f"{element.action} at {element.point}")
+            self._server.disturb(element.action)
+
+
+def _await_snapshot(course: Course) -> None:
+    deadline_s = time.monotonic() + _SNAPSHOT_TIMEOUT_S
+    while not has_snapshots(course.checkpoint):
+        if time.monotonic() > deadline_s:
+            raise SparkonceError(
+                f"Spark wrote no snapshot of the open batch of {course.name} within "
+                f"{_SNAPSHOT_TIMEOUT_S:g} s: does its maintenance run, with the interval that this "
+                "life was given?"
+            )
+        time.sleep(0.05)  # between two looks into the folder
