@@ -21,10 +21,11 @@ from typing import Any
 
 import sparkonce
 from mutants.mutant import Cell
-from sparkonce.local import LocalKafka, LocalPostgres
+from sparkonce.local import LocalPostgres
 from sparkonce.local.java import short_lived_variable
-from sparkonce.verify.campaign import PROPERTIES, Campaign, Wish, in_rounds
+from sparkonce.verify.campaign import Campaign, Wish, in_rounds
 from sparkonce.verify.child import end_with_parent
+from sparkonce.verify.clusters import CLUSTERS
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.outcome import Outcome
 from sparkonce.verify.pipelines import built_in, ends_built_in
@@ -65,8 +66,6 @@ class Drawn:
     trial: Trial
     cell: Cell
     seed: int
-    version: int
-    """Of transactions."""
 
 
 def main() -> None:
@@ -84,14 +83,14 @@ def draw(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Drawn]:
     """As the quick preset draws the cells from each of the seeds."""
     numbers = itertools.count(1)
     return [
-        Drawn(replace(trial, number=next(numbers)), cell, seed, version)
+        Drawn(replace(trial, number=next(numbers)), cell, seed)
         for cell in cells
         for seed in seeds
-        for version, trial in _of_quick(cell, seed)
+        for trial in _of_quick(cell, seed)
     ]
 
 
-def _of_quick(cell: Cell, seed: int) -> list[tuple[int, Trial]]:
+def _of_quick(cell: Cell, seed: int) -> list[Trial]:
     wish = Wish(
         pipelines=tuple(_pipelines(cell.pipeline)),
         seed=seed,
@@ -100,8 +99,8 @@ def _of_quick(cell: Cell, seed: int) -> list[tuple[int, Trial]]:
     )
     book = Book(seed=seed, started="", versions={})
     found = [
-        (version, trial)
-        for version, rounds in Campaign(wish, book)._plan()
+        trial
+        for _, rounds in Campaign(wish, book)._plan()
         for trials in rounds
         for trial in trials
         if Cell(trial.name, trial.guarantee.value, trial.family) == cell
@@ -122,12 +121,11 @@ def run(drawn: Sequence[Drawn]) -> Iterator[tuple[Drawn, Outcome]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="verify-")))
         postgres = stack.enter_context(LocalPostgres()) if needs_postgres else None
-        for version in (2, 1):
-            trials = [each.trial for each in drawn if each.version == version]
+        for cluster in CLUSTERS.values():
+            trials = [each.trial for each in drawn if each.trial.cluster is cluster]
             if not trials:
                 continue
-            brokers = BROKERS if version == 2 else 1
-            with LocalKafka(brokers, transaction_version=version, properties=PROPERTIES) as kafka:
+            with cluster.start(BROKERS) as kafka:
                 for together in in_rounds(trials):
                     for outcome in Round(kafka, together, folder, postgres=postgres).run():
                         yield by_number[outcome.number], outcome
@@ -142,6 +140,7 @@ def _told(drawn: Drawn, outcome: Outcome) -> dict[str, Any]:
         "seed": drawn.seed,
         "verdict": outcome.verdict.value,
         "findings": defects,
+        "workload": outcome.workload,
         "schedule": list(outcome.schedule),
         "happened": [each.text for each in outcome.story if each.kind not in _OWN_WORDS],
         "duration_s": outcome.duration_s,

@@ -7,10 +7,14 @@ from mutants.mutant import Cell, Change, Mutant
 _NETWORK = Cell("producer", "exactly_once", "network")
 _BROKERS = Cell("producer", "exactly_once", "brokers")
 _TIMEOUT = Cell("producer", "exactly_once", "timeout")
-_VERSION_1 = Cell("producer, transaction version 1", "exactly_once", "version 1")
+_COORDINATOR_AWAY = Cell("producer", "exactly_once", "coordinator")
+_LATE = Cell("producer", "exactly_once", "late")
+_VERSION_1 = Cell("producer, version 1, unverified", "exactly_once", "network")
+_VERSION_1_LATE = Cell("producer, version 1, unverified", "exactly_once", "late")
 
 _SENDER, _LANE = "produce/sender.py", "produce/lane.py"
 _COORDINATOR, _TRANSACTIONAL = "produce/coordinator.py", "produce/transactional.py"
+_AGAIN = "self._identity = self._coordinator.init(self._identity)\n"
 _COMMIT = "self._next(self._coordinator.end(self._known(), commit=True))"
 _REACTION = "react = Reaction.FIND_LEADER if code < 0 else reaction(code)"
 
@@ -57,7 +61,7 @@ PRODUCING = (
     Mutant(
         name="failed records are forgotten",
         sabotages="Records that were not delivered in time do not fail their transaction",
-        cells=(_NETWORK,),
+        cells=(_LATE,),
         changes=(
             Change(
                 _SENDER,
@@ -92,7 +96,7 @@ PRODUCING = (
     Mutant(
         name="unknown is committed",
         sabotages="A commit that had no answer within max.block.ms is taken for done",
-        cells=(_BROKERS,),
+        cells=(_COORDINATOR_AWAY,),
         changes=(
             Change(
                 _COORDINATOR,
@@ -106,7 +110,7 @@ PRODUCING = (
         name="unknown is aborted",
         sabotages="A commit that had no answer within max.block.ms is taken for not done, and the "
         "batch is written again",
-        cells=(_BROKERS,),
+        cells=(_COORDINATOR_AWAY,),
         changes=(
             Change(
                 _COORDINATOR,
@@ -168,13 +172,14 @@ PRODUCING = (
                 "if raised_once and told.transaction_state in _CAUSED_BY_TIMEOUT:",
                 "if same_producer:",
             ),
+            Change(_TRANSACTIONAL, _AGAIN, _AGAIN.replace("self._identity)", "None)")),
         ),
     ),
     Mutant(
         name="an abort is left out",
         sabotages="An attempt that is given up is not aborted: what the next one commits has its "
         "records in it",
-        cells=(Cell("stateful", "exactly_once", "worker"),),
+        cells=(Cell("stateless", "exactly_once", "late"),),
         changes=(
             Change(
                 _TRANSACTIONAL,
@@ -187,7 +192,7 @@ PRODUCING = (
     Mutant(
         name="one epoch for all transactions",
         sabotages="Under transaction version 1 the epoch is not raised between two transactions",
-        cells=(_VERSION_1,),
+        cells=(_VERSION_1_LATE,),
         changes=(
             Change(
                 _TRANSACTIONAL,
@@ -204,8 +209,8 @@ PRODUCING = (
         changes=(
             Change(
                 _TRANSACTIONAL,
-                "                self._identity = self._coordinator.init(self._identity)\n",
-                "                self._identity = self._coordinator.init(None)\n",
+                _AGAIN,
+                _AGAIN.replace("self._identity)", "None)"),
             ),
         ),
     ),

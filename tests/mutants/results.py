@@ -28,6 +28,7 @@ class Result:
     seed: int
     verdict: str
     findings: dict[str, int]
+    workload: str
     schedule: list[str]
     happened: list[str]
     """What of the schedule came to pass, and how lives ended."""

@@ -49,7 +49,7 @@ STREAMING = (
     Mutant(
         name="each turn begins at 0",
         sabotages="A task is not told where the one before it in a partition has ended",
-        cells=(_CRASH,),
+        cells=(_NETWORK,),
         changes=(
             Change(
                 _TURNS,
@@ -98,7 +98,7 @@ STREAMING = (
     Mutant(
         name="dead letters are dropped",
         sabotages="Rows that can't be written go nowhere",
-        cells=(_CRASH,),
+        cells=(Cell("dead letters", "exactly_once", "crash"),),
         changes=(
             Change(
                 "produce/producer.py",
@@ -110,7 +110,7 @@ STREAMING = (
     Mutant(
         name="what was aborted is read",
         sabotages="The source reads records of transactions that were aborted",
-        cells=(_CRASH,),
+        cells=(_NETWORK,),
         changes=(
             Change(
                 "stream/frames.py",
@@ -247,7 +247,7 @@ STREAMING = (
     Mutant(
         name="state by version, unguarded",
         sabotages="State is named by its version alone, and nobody looks whose it is",
-        cells=(_STATE_TIMEOUT, _STATE_ZOMBIE),
+        cells=(Cell("stateful", "exactly_once", "state"), _STATE_ZOMBIE),
         changes=(
             Change(
                 "stream/state_format.py",
