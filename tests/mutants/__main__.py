@@ -87,10 +87,12 @@ def _measure(
             _told.print(f"[{number}/{len(chosen)}] {mutant.name}: {error}", markup=False)
             continue
         results.put(found)
+        noticed = {each.seed for each in found if each.is_noticed}
         seen = sum(each.is_noticed for each in found)
         failed = sum(each.is_failed for each in found)
         _told.print(
-            f"[{number}/{len(chosen)}] {mutant.name}: noticed in {seen} of {len(found)} trials"
+            f"[{number}/{len(chosen)}] {mutant.name}: noticed with {len(noticed)} of {len(seeds)} "
+            f"seeds, in {seen} of {len(found)} trials"
             + (f", {failed} failed" if failed else "")
             + f" ({time.monotonic() - began_s:.0f} s)",
             markup=False,

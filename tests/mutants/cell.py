@@ -142,11 +142,17 @@ def _told(drawn: Drawn, outcome: Outcome) -> dict[str, Any]:
         "findings": defects,
         "workload": outcome.workload,
         "schedule": list(outcome.schedule),
-        "happened": [each.text for each in outcome.story if each.kind not in _OWN_WORDS],
+        "happened": _happened(outcome),
         "duration_s": outcome.duration_s,
         "error": outcome.error[-2000:],
         "at": round(time.time()),
     }
+
+
+def _happened(outcome: Outcome) -> list[str]:
+    """Each thing once, however often it was done."""
+    told = (each.text for each in outcome.story if each.kind not in _OWN_WORDS)
+    return list(dict.fromkeys(told))
 
 
 if __name__ == "__main__":
