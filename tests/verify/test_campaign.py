@@ -1,22 +1,28 @@
-"""Which trials are run: each cell once, numbers that go on, rounds of what may share a process."""
+"""Which trials are run: all cells, numbers that go on, rounds of what may share a process."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import count, groupby, islice
 
 import pytest
 
 from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
-from sparkonce.verify.campaign import Campaign, Wish, in_rounds
+from sparkonce.verify.campaign import Campaign, in_rounds
+from sparkonce.verify.clusters import FORGETFUL, UNVERIFIED, USUAL, VERSION_1, Cluster
 from sparkonce.verify.controls import controls
+from sparkonce.verify.families import EXECUTOR, FAMILIES, LATE, families, trials_of
 from sparkonce.verify.outcome import Defect, Finding, Outcome, Verdict
 from sparkonce.verify.pipelines import built_in
+from sparkonce.verify.presets import Presets, Wish
 from sparkonce.verify.report.book import Book
-from sparkonce.verify.schedule import FAMILIES, Kill, Pause, families
+from sparkonce.verify.schedule import Kill, Pause
 from sparkonce.verify.trial import Trial
+from sparkonce.verify.workload import Workload
 
-RELAY, STATELESS, *_ = built_in()
+RELAY, _, STATELESS, *_ = built_in()
 BOOK = Book(seed=5, started="2026-01-01T00:00:00+00:00", versions={})
 
 
@@ -47,16 +53,23 @@ def outcome(number: int, pipeline: str = "producer") -> Outcome:
     )
 
 
+def on_clusters(wish: Wish, book: Book = BOOK) -> list[tuple[Cluster, list[Trial]]]:
+    return [
+        (cluster, [trial for part in rounds for trial in part])
+        for cluster, rounds in Campaign(wish, book)._plan()
+    ]
+
+
 def planned(wish: Wish, book: Book = BOOK) -> list[Trial]:
-    return [each for _, rounds in Campaign(wish, book)._plan() for part in rounds for each in part]
+    return [trial for _, trials in on_clusters(wish, book) for trial in trials]
 
 
-def test_the_quick_preset_has_each_cell_once_and_the_controls() -> None:
+def test_the_quick_preset_has_all_cells_and_the_controls() -> None:
     drawn = planned(Wish(pipelines=tuple(built_in()), seed=5))
-    cells = [(each.name, each.guarantee, each.family) for each in drawn if each.family in FAMILIES]
-    assert len(set(cells)) == len(cells)
-    assert set(cells) == {
-        (pipeline.name, guarantee, family)
+    usual = [each for each in drawn if each.cluster is USUAL and each.family in FAMILIES]
+    cells = Counter((each.name, each.guarantee, each.family) for each in usual)
+    assert cells == {
+        (pipeline.name, guarantee, family): trials_of(pipeline, guarantee, family)
         for pipeline in built_in()
         for guarantee in pipeline.guarantees
         for family in families(pipeline, guarantee)
@@ -64,6 +77,43 @@ def test_the_quick_preset_has_each_cell_once_and_the_controls() -> None:
     rest = {each.name for each in drawn if each.family not in FAMILIES}
     assert rest == {each.name for each in controls(3)}
     assert sorted(each.number for each in drawn) == list(range(1, len(drawn) + 1))
+
+
+def test_a_few_cells_run_on_a_cluster_that_verifies_nothing() -> None:
+    (_, usual), (cluster, late) = on_clusters(Wish(pipelines=tuple(built_in()), seed=5))
+    assert all(each.cluster is USUAL for each in usual)
+    assert cluster is UNVERIFIED
+    assert {each.name for each in late if each.family == LATE} == {
+        "producer, version 1, unverified",
+        "joined producers, version 1, unverified",
+        "stateless, version 1, unverified",
+    }
+    assert not any(each.family == "expiry" for each in [*usual, *late]), "it takes too long"
+
+
+def test_the_full_preset_begins_with_cells_that_the_book_lacks_and_has_old_clusters() -> None:
+    wish = Wish(pipelines=tuple(built_in()), seed=5, minutes=1, controls=False)
+    presets = Presets(wish)
+    first = presets.first(count(1), ())
+    expiring = [each for each in first if each.cluster is FORGETFUL]
+    assert {each.family for each in expiring} == {"expiry"}
+    seen = tuple(
+        replace(outcome(each.number, each.name), family=each.family, guarantee=each.guarantee.value)
+        for each in first[3:]
+    )
+    again = presets.first(count(1_000), seen)
+    assert {(each.name, each.family) for each in again} == {
+        (each.name, each.family) for each in first[:3]
+    }
+    later = list(islice(presets.full(count(1)), 2_000))
+    clusters = Counter(each.cluster.name for each in later)
+    assert clusters.keys() == {"", VERSION_1.name, UNVERIFIED.name}
+    assert 0.1 < 1 - clusters[""] / len(later) < 0.4
+    old = [each for each in later if each.cluster is not USUAL]
+    assert {each.guarantee for each in old} == {Guarantee.EXACTLY_ONCE}
+    assert {each.pipeline.name for each in old} == {each.name for each in built_in()}
+    runs = [cluster for cluster, _ in groupby(each.cluster.name for each in later)]
+    assert len(runs) < len(later) / 50, "a cluster is worth its start"
 
 
 def test_a_later_run_goes_on_with_other_seeds() -> None:
@@ -80,6 +130,46 @@ def test_only_what_was_asked_for() -> None:
     wish = Wish(pipelines=tuple(built_in()), seed=5, only=("stateless", "exactly", "zombie"))
     assert [(each.name, each.family) for each in planned(wish)] == [("stateless", "zombie")]
     assert len(planned(replace(wish, only=(), runs=3))) == 3
+
+
+@pytest.mark.parametrize("minutes", [None, 5.0])
+def test_words_that_no_trial_has_are_refused_with_those_that_there_are(
+    minutes: float | None,
+) -> None:
+    wish = Wish(pipelines=tuple(built_in()), seed=5, only=("statefull",), minutes=minutes)
+    with pytest.raises(ConfigError) as refused:
+        Campaign(wish, BOOK).run()
+    for word in ("--only statefull", "stateful", "at_most_once", "checkpoint", "control"):
+        assert word in str(refused.value)
+    # Each is there, but no trial has both.
+    apart = replace(wish, only=("joined", "none"))
+    with pytest.raises(ConfigError, match="--only joined --only none"):
+        Campaign(apart, BOOK).run()
+
+
+@pytest.mark.parametrize(
+    ("words", "minutes", "is_there"),
+    [
+        (("executor", "stateful"), None, False),
+        (("executor", "stateful"), 1.0, True),
+        (("mixed",), None, False),
+        (("mixed",), 1.0, True),
+        (("version 1", "topics"), None, False),
+        (("version 1", "topics"), 1.0, True),
+        (("ids expire",), None, False),
+        (("ids expire",), 1.0, True),
+        (("uncommitted",), None, True),
+    ],
+)
+def test_what_only_the_full_preset_has(
+    words: tuple[str, ...], minutes: float | None, is_there: bool
+) -> None:
+    presets = Presets(Wish(pipelines=tuple(built_in()), seed=5, only=words, minutes=minutes))
+    if is_there:
+        presets.check()
+    else:
+        with pytest.raises(ConfigError, match="no trial has all of these words"):
+            presets.check()
 
 
 def test_weaker_guarantees_that_have_shown_nothing_get_more_chances() -> None:
@@ -101,9 +191,18 @@ def test_weaker_guarantees_that_have_shown_nothing_get_more_chances() -> None:
 
 def test_a_trial_of_the_book_again() -> None:
     book = replace(BOOK, outcomes=(outcome(17),))
-    (again,) = planned(Wish(pipelines=tuple(built_in()), seed=5, replay=17), book)
+    wish = Wish(pipelines=tuple(built_in()), seed=5, replay=17)
+    (again,) = planned(wish, book)
     assert (again.number, again.seed, again.name) == (18, 99, "producer")
     assert again.schedule == (Kill(point="end", nth=2),)
+    assert again.workload == Workload(), "of a book that did not say"
+    large = Workload(records=4000, partitions=4)
+    old = replace(outcome(17, "producer, version 1"), cluster="version 1", workload=repr(large))
+    (again,) = planned(wish, replace(BOOK, outcomes=(old,)))
+    assert (again.name, again.cluster, again.workload) == (old.pipeline, VERSION_1, large)
+    apart = replace(outcome(17, "stateless"), family=EXECUTOR)
+    (again,) = planned(wish, replace(BOOK, outcomes=(apart,)))
+    assert again.master and not again.shares
     with pytest.raises(ConfigError, match="no trial 3"):
         planned(Wish(pipelines=(RELAY,), seed=5, replay=3), book)
     elsewhere = replace(BOOK, outcomes=(outcome(17, "my_job"),))

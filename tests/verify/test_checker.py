@@ -55,6 +55,13 @@ def test_a_clean_history_has_no_finding() -> None:
     assert check(CLEAN) == ()
 
 
+def test_what_was_aborted_in_the_input_is_missed_by_nobody_and_may_not_come_out() -> None:
+    history = replace(CLEAN, aborted=frozenset({"4"}))
+    assert check(history) == ()
+    read = History(sent("1"), (end(log("1", "4", "5")),), aborted=frozenset({"4"}))
+    assert found(read) == [(Defect.UNKNOWN, 1, "end"), (Defect.ABORTED, 1, "end")]
+
+
 def test_a_history_of_nothing_has_no_finding() -> None:
     assert check(History((), (end(),))) == ()
 

@@ -132,6 +132,15 @@ def invent(history: History, rng: random.Random) -> tuple[History, int]:
     return with_end(history, seen), len(new)
 
 
+def read_what_was_aborted(history: History, rng: random.Random) -> tuple[History, int]:
+    history, seen = bare(history)
+    aborted = [f"aborted{at}" for at, _ in enumerate(some(rng, seen))]
+    read = rng.sample(aborted, rng.randint(1, len(aborted)))
+    for name in read:
+        seen.append(behind(seen, rng.choice(seen), name))
+    return replace(with_end(history, seen), aborted=frozenset(aborted)), len(read)
+
+
 def show_what_is_aborted(history: History, rng: random.Random) -> tuple[History, int]:
     _, seen = bare(history)
     shown = list(seen)
@@ -208,6 +217,7 @@ DAMAGES: list[tuple[Damage, Defect]] = [
     (reorder, Defect.REORDERED),
     (invent, Defect.UNKNOWN),
     (show_what_is_aborted, Defect.DIRTY),
+    (read_what_was_aborted, Defect.ABORTED),
     (tear, Defect.TORN),
     (tear_for_a_moment, Defect.TORN),
     (run_ahead, Defect.OFFSETS),

@@ -24,6 +24,7 @@ def test_a_file_with_run_is_enough(tmp_path: Path) -> None:
     assert pipeline.identity(record(b"17")) == "17"
     assert pipeline.running(record(b"17")) is None
     assert (pipeline.outputs, pipeline.points, pipeline.shares) == (1, (), False)
+    assert (pipeline.due_in, pipeline.batched) == (None, True)
     assert pipeline.writes_transactions(Guarantee.EXACTLY_ONCE)
 
 
@@ -37,6 +38,8 @@ def test_what_a_file_says_is_heeded(tmp_path: Path) -> None:
         "POINTS = ['open']\n"
         "NAME = 'mine'\n"
         "MARKED = False\n"
+        "BATCHED = False\n"
+        "def due_in(identity): return [1] if identity == 'dead' else [0]\n"
     )
     pipeline = Pipeline.load(str(file))
     assert pipeline.name == "mine"
@@ -44,6 +47,8 @@ def test_what_a_file_says_is_heeded(tmp_path: Path) -> None:
     assert pipeline.identity(record(b"a")) == "A"
     assert (pipeline.outputs, pipeline.points) == (2, ("open",))
     assert not pipeline.writes_transactions(Guarantee.EXACTLY_ONCE)
+    assert not pipeline.batched
+    assert pipeline.due_in is not None and pipeline.due_in("dead") == [1]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 def test_ours_and_our_peers_keep_it() -> None:
     assert [each.name for each in built_in()] == [
-        "producer", "stateless", "stateful", "topics", "batch",
+        "producer", "joined producers", "stateless", "stateful", "topics", "dead letters", "batch",
     ]  # fmt: skip
     peers = {each.name: each.guarantees for each in peers_built_in()}
     assert peers["Spark's own sink"] == (Guarantee.AT_LEAST_ONCE,)

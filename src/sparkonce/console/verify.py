@@ -21,9 +21,10 @@ from sparkonce.console.course import CourseView
 from sparkonce.errors import ConfigError
 from sparkonce.local.jars import KAFKA_VERSION, broker_jars
 from sparkonce.local.java import short_lived_variable
-from sparkonce.verify.campaign import Campaign, Wish
+from sparkonce.verify.campaign import Campaign
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
+from sparkonce.verify.presets import Wish
 from sparkonce.verify.report.book import Book
 from sparkonce.verify.report.grid import Standing
 from sparkonce.verify.report.matrix import Matrix

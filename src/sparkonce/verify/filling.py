@@ -70,7 +70,8 @@ class Filling:
         return self._take()
 
     def _producer(self, transactional_id: str = "") -> Producer:
-        settings = {"bootstrap.servers": self._servers, "acks": "all", "linger.ms": 5}
+        settings = {"bootstrap.servers": self._servers, "acks": "all", "linger.ms": "5"}
+        settings["log_level"] = "0"  # what goes wrong is told in its errors
         if transactional_id:
             settings["transactional.id"] = transactional_id
         return Producer(settings)

@@ -62,11 +62,7 @@ class Nemesis:
         if arrival.point == "produce:last":
             self.brokers.lose_unreplicated(course)
         for each in course.trial.schedule:
-            if isinstance(each, At) and (each.point, each.nth, each.life) == (
-                arrival.point,
-                arrival.time,
-                arrival.life,
-            ):
+            if isinstance(each, At) and _is_due(each, arrival, course):
                 self._act(each, arrival, course)
 
     def at_commit(self, element: AtCommit, course: Course) -> None:
@@ -123,6 +119,15 @@ class Nemesis:
         elif isinstance(element, Database) and self._server:
             course.tell("database", f"{element.action} at {element.point}")
             self._server.disturb(element.action)
+
+
+def _is_due(element: At, arrival: Arrival, course: Course) -> bool:
+    if (element.point, element.nth) != (arrival.point, arrival.time):
+        return False
+    if isinstance(element, Arm):
+        # Where a life ended before it came so far, the next one takes it over.
+        return not course.has_happened(element) and arrival.life >= element.life
+    return element.life == arrival.life
 
 
 def _await_snapshot(course: Course) -> None:

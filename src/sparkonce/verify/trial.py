@@ -269,6 +269,9 @@ class Course:
         """That it has happened."""
         self._happened.add(element)
 
+    def has_happened(self, element: Element) -> bool:
+        return element in self._happened
+
     def tell(self, kind: str, text: str) -> None:
         self._story.append(self._happening(time.monotonic(), kind, text))
 
@@ -314,13 +317,21 @@ class Course:
 
     def story(self, *, in_full: bool) -> tuple[Happening, ...]:
         """With what its process said of it, if in full."""
-        fired = [
-            self._happening(event.at_s, "fault", repr(event.fault))
-            for event in self.proxy.log
-            if event.did == "fired"
-        ]
         heard = self._heard if in_full else ()
-        return tuple(sorted([*self._story, *fired, *heard], key=lambda each: each.at_s))
+        return tuple(sorted([*self._story, *self._faults(), *heard], key=lambda each: each.at_s))
+
+    def _faults(self) -> list[Happening]:
+        """Those that fired, each at its first hit: one that lasts has dozens."""
+        hits: dict[Fault, list[float]] = {}
+        for event in self.proxy.log:
+            if event.did == "fired" and event.fault is not None:
+                hits.setdefault(event.fault, []).append(event.at_s)
+        return [
+            self._happening(
+                at_s[0], "fault", repr(fault) + (f", {len(at_s)} times" if len(at_s) > 1 else "")
+            )
+            for fault, at_s in hits.items()
+        ]
 
     def history(
         self,

@@ -37,6 +37,9 @@ _outcomes = st.builds(
     shrunk=st.none() | _texts,
     control=st.booleans(),
     must_show=st.lists(st.sampled_from(Defect), max_size=2).map(tuple),
+    fired=st.none() | st.lists(st.booleans(), max_size=3).map(tuple),
+    workload=st.text(max_size=20),
+    cluster=st.text(max_size=9),
 )
 _books = st.builds(
     Book,
@@ -76,7 +79,7 @@ def test_a_trial_more_is_a_line_more(tmp_path: Path) -> None:
         line.rstrip(",") for line in after if '"number": 3' not in line
     ]
     assert [file.name for file in path.parent.iterdir()] == ["book.json"]
-    assert json.loads(path.read_text())["format"] == 1
+    assert json.loads(path.read_text())["format"] == 2
 
 
 def test_a_later_run_goes_on_from_the_highest_number(tmp_path: Path) -> None:
@@ -101,12 +104,12 @@ def _damaged(text: str) -> dict[str, str]:
     """What may have happened to a book, and what it then holds."""
     line = next(line for line in text.splitlines() if '"number"' in line)
     return {
-        "line 8 column": text[: len(text) // 2],
+        "line 9 column": text[: len(text) // 2],
         "Expecting property name": text.replace(' "seed"', "<<<<<<< HEAD\n seed", 1),
         'without the field "format"': '{"name": "package", "version": 1}',
         "JSON of another kind": "[1, 2, 3]",
         "no field 'seed'": text.replace(' "seed": 20261115,\n', ""),
-        "unknown field 'colour'": text.replace('"format": 1', '"format": 1, "colour": "red"'),
+        "unknown field 'colour'": text.replace('"format": 2', '"format": 2, "colour": "red"'),
         "the book.seed is 'x', which is no whole number": text.replace("20261115", '"x"'),
         "the book.outcomes[0].verdict is 'fine', which is no verdict": text.replace("kept", "fine"),
         "the book.outcomes[0].records is 'True'": text.replace(
@@ -139,9 +142,32 @@ def test_a_book_that_is_not_text_is_refused(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "book.json"
     outcomes.book().write(path)
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(BookError, match="format 2, this version of sparkonce knows 1"):
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(BookError, match="format 3, this version of sparkonce knows up to 2"):
         Book.read(path)
+
+
+def test_a_book_of_the_first_format_is_read(tmp_path: Path) -> None:
+    """It said neither what had fired nor how much had gone in."""
+    path = tmp_path / "book.json"
+    book = outcomes.book(outcomes.outcome())
+    book.write(path)
+    lines = path.read_text().replace('"format": 2', '"format": 1').splitlines()
+    path.write_text("\n".join(line for line in lines if '"firing"' not in line))
+    again = Book.read(path)
+    assert again == book
+    assert again.outcomes[0].fired is None
+
+
+def test_what_fired_is_noted_and_added_up(tmp_path: Path) -> None:
+    path = tmp_path / "book.json"
+    first = outcomes.outcome(number=1, fired=(True, False), workload="Workload()")
+    book = outcomes.book(first, outcomes.outcome(number=2, fired=(True, True)))
+    book.write(path)
+    assert Book.read(path) == book
+    told = json.loads(path.read_text())
+    assert told["firing"] == {"planned": 4, "fired": 3}
+    assert told["outcomes"][0]["fired"] == [True, False]
 
 
 def test_a_book_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:

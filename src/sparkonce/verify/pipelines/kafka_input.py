@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sparkonce.verify.contract import Job, Unit
 
 _POLL_S = 0.2
+_COORDINATOR_TIMEOUT_S = 30.0
+_MOVING = (KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE)
 _PLAN = "transactions.jsonl"
 
 
@@ -53,8 +56,7 @@ class Input:
         asked = [TopicPartition(topic, index) for index in found]
         # Stable ones: after fencing, what the former life committed is decided.
         self._next = {
-            part.partition: max(0, part.offset)
-            for part in self._consumer.committed(asked, timeout=30)
+            part.partition: max(0, part.offset) for part in _committed(self._consumer, asked)
         }
         self._unfinished: set[int | None] = set(found)
         self._consumer.assign(
@@ -93,3 +95,15 @@ class Input:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _committed(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
+    """Asked again while the group's coordinator moves from a broker that was lost to another."""
+    deadline_s = time.monotonic() + _COORDINATOR_TIMEOUT_S
+    while True:
+        try:
+            return consumer.committed(asked, timeout=30)
+        except KafkaException as error:
+            if error.args[0].code() not in _MOVING or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)

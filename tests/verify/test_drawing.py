@@ -1,0 +1,219 @@
+"""What is drawn of a seed: the same again, within what happens, and round among what there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sparkonce.guarantees import Guarantee
+from sparkonce.verify.contract import POINTS, Pipeline
+from sparkonce.verify.drawing import Plan, draw
+from sparkonce.verify.families import (
+    EXPIRY,
+    FAMILIES,
+    LATE,
+    MIXED,
+    NETWORK,
+    STATE,
+    ZOMBIE,
+    families,
+    trials_of,
+)
+from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
+from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
+from sparkonce.verify.schedule import (
+    Arm,
+    AwaitSnapshot,
+    Kill,
+    KillAfter,
+    KillSent,
+    MoreInput,
+    Outlast,
+    Pause,
+    faults_of,
+    lives,
+    parse,
+    to_text,
+)
+from sparkonce.verify.traffic import requests, transactions
+from sparkonce.verify.workload import BY_VERSION, Workload
+
+PIPELINES = {each.name: each for each in [*built_in(), *ends_built_in(), *peers_built_in()]}
+EXACTLY = Guarantee.EXACTLY_ONCE
+CELLS = [
+    (name, guarantee, family)
+    for name, pipeline in PIPELINES.items()
+    for guarantee in pipeline.guarantees
+    for family in [*families(pipeline, guarantee), MIXED]
+]
+
+
+def plans(name: str, family: str, count: int = 200, guarantee: Guarantee = EXACTLY) -> list[Plan]:
+    return [draw(number, PIPELINES[name], guarantee, family) for number in range(count)]
+
+
+def turns(name: str, family: str) -> list[Plan]:
+    """As a cell of the quick preset has them."""
+    count = trials_of(PIPELINES[name], EXACTLY, family)
+    return [draw(7, PIPELINES[name], EXACTLY, family, turn=turn) for turn in range(count)]
+
+
+@pytest.mark.parametrize(("name", "guarantee", "family"), CELLS)
+def test_a_seed_makes_the_same_plan_and_its_text_makes_it_again(
+    seed: int, name: str, guarantee: Guarantee, family: str
+) -> None:
+    pipeline = PIPELINES[name]
+    for number in range(20):
+        drawn = draw(seed + number, pipeline, guarantee, family)
+        assert drawn.schedule, "a trial without faults proves nothing"
+        assert drawn == draw(seed + number, pipeline, guarantee, family)
+        assert parse(to_text(drawn.schedule)) == drawn.schedule
+        assert Workload.parse(repr(drawn.workload)) == drawn.workload
+
+
+def test_points_are_those_that_the_pipeline_tells(seed: int) -> None:
+    for name, guarantee, family in CELLS:
+        pipeline = PIPELINES[name]
+        for number in range(20):
+            for each in draw(seed + number, pipeline, guarantee, family).schedule:
+                if point := getattr(each, "point", None):
+                    assert point in pipeline.points, (name, each)
+
+
+def test_no_fault_of_the_network_waits_for_more_than_is_sent() -> None:
+    """Of each transaction there is one TxnOffsetCommit and one EndTxn, and so many Produce."""
+    for name in ("producer", "joined producers", "stateless", "topics", "batch"):
+        pipeline = PIPELINES[name]
+        for plan in plans(name, NETWORK):
+            sent = requests(pipeline, plan.workload)
+            places = []
+            for arm in plan.schedule:
+                assert isinstance(arm, Arm) and arm.point == "open"
+                assert arm.nth <= transactions(pipeline, plan.workload)
+                assert arm.fault.nth <= (sent if arm.fault.api == "Produce" else 1), plan
+                places.append((arm.nth, arm.fault.api, arm.fault.nth))
+            assert len(set(places)) == len(places), "one of two would wait for the next request"
+
+
+def test_large_trials_are_aimed_at_the_middle_and_the_end_of_a_transaction() -> None:
+    drawn = [plan for plan in plans("stateless", NETWORK) if plan.workload.batch_size]
+    sent = requests(PIPELINES["stateless"], drawn[0].workload)
+    assert sent > 100
+    nths = {each.nth for plan in drawn for each in faults_of(plan.schedule)}
+    assert nths == {1, (sent + 1) // 2, sent}
+
+
+def test_a_cell_of_the_quick_preset_has_each_kind_of_input_and_different_faults() -> None:
+    drawn = turns("stateless", NETWORK)
+    workloads = [plan.workload for plan in drawn]
+    assert any(each.batch_size for each in workloads)
+    assert any(each.aborted for each in workloads)
+    assert any(each.partitions > 2 for each in workloads)
+    kinds = [(type(f).__name__, f.api) for plan in drawn for f in faults_of(plan.schedule)]
+    assert len(set(kinds)) > 8
+    crashed = [plan.schedule[0] for plan in turns("stateless", "crash")]
+    assert len({repr(each) for each in crashed}) == len(crashed)
+
+
+def test_sizes_and_input_of_exactly_once_differ_from_seed_to_seed() -> None:
+    own = families(PIPELINES["topics"], EXACTLY)
+    workloads = {plan.workload for family in own for plan in plans("topics", family, 40)}
+    assert any(each.aborted for each in workloads)
+    assert any(each.records >= 1_000 and each.value_bytes > each.batch_size for each in workloads)
+    assert any(each.partitions >= 8 for each in workloads)
+
+
+def test_what_reads_no_topic_has_no_aborted_input() -> None:
+    for family in families(PIPELINES["from files"], EXACTLY):
+        assert {plan.workload for plan in plans("from files", family, 20)} == {Workload()}
+
+
+def test_every_point_is_killed_at_by_some_seed() -> None:
+    drawn = [plan.schedule[0] for plan in plans("stateless", "crash")]
+    assert {each.point for each in drawn if isinstance(each, Kill)} == set(POINTS)
+    assert any(isinstance(each, KillSent) for each in drawn)
+
+
+def test_a_batch_with_state_is_undone_and_so_is_the_one_behind_it() -> None:
+    """Where the second begins from what is on disk, not in memory; and so does another life."""
+    for plan in plans("stateful", "timeout", 20):
+        first, second, more = plan.schedule
+        assert isinstance(first, Outlast) and first.nth == 1
+        assert second == replace(first, nth=3)
+        assert isinstance(more, MoreInput)
+    crashes = [plan.schedule for plan in plans("stateful", "crash")]
+    twice = [each for each in crashes if lives(each) == 3]
+    assert 30 < len(twice) < 90
+    for kills in twice:
+        assert [(each.nth, each.life) for each in kills if isinstance(each, Kill)] == [
+            (1, 0),
+            (2, 1),
+        ]
+
+
+def test_the_last_batch_is_undone_behind_its_snapshot_with_each_state_store() -> None:
+    drawn = turns("stateful", STATE)
+    assert {plan.workload.store for plan in drawn} == {"rocksdb", *BY_VERSION}
+    for plan in drawn + plans("stateful", STATE, 40):
+        snapshot, undone, more = plan.schedule
+        assert isinstance(snapshot, AwaitSnapshot) and isinstance(undone, Kill | Outlast)
+        assert snapshot.point == undone.point
+        assert snapshot.nth == undone.nth == plan.workload.batches
+        assert isinstance(more, MoreInput), "who comes reads it from disk"
+    assert any(plan.workload.batches > 10 for plan in plans("stateful", STATE, 40))
+
+
+def test_a_zombie_with_state_has_planned_its_batch_and_another_life_follows() -> None:
+    drawn = turns("stateful", ZOMBIE)
+    assert "rocksdb" in {plan.workload.store for plan in drawn}
+    for plan in drawn:
+        pause, more = plan.schedule
+        assert isinstance(pause, Pause) and pause.point == "open"
+        assert isinstance(more, MoreInput)
+
+
+def test_a_held_produce_comes_behind_the_end_of_its_attempt() -> None:
+    for name in ("producer", "joined producers", "stateless"):
+        for plan in plans(name, LATE, 20):
+            held, lost = faults_of(plan.schedule)
+            assert isinstance(held, DelayRequest) and held.cut
+            assert "InitProducerId" in str(held.until)
+            assert isinstance(lost, LoseRequest) and lost.nth == 2 and lost.lasting_s > 2
+
+
+def test_the_last_decision_is_without_an_answer_taken_or_not() -> None:
+    for name in ("producer", "stateless", "batch"):
+        seen = set()
+        for plan in plans(name, "coordinator", 20):
+            last = plan.schedule[-1]
+            assert isinstance(last, Arm) and last.point == "end"
+            assert last.nth == transactions(PIPELINES[name], plan.workload)
+            seen.add(type(last.fault))
+        assert seen == {LoseRequest, LoseResponse}
+
+
+def test_a_zombie_may_sleep_until_its_id_has_expired() -> None:
+    (pause,) = draw(1, PIPELINES["stateless"], EXACTLY, EXPIRY).schedule
+    assert isinstance(pause, Pause) and pause.until_expired
+
+
+def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> None:
+    peer: Pipeline = PIPELINES["Spark's own sink"]
+    drawn = [draw(number, peer, EXACTLY, "crash") for number in range(60)]
+    assert {type(plan.schedule[0]) for plan in drawn} == {KillSent, KillAfter}
+    for plan in drawn:
+        (element,) = plan.schedule
+        if isinstance(element, KillAfter):
+            assert element.records <= plan.workload.records
+    # A control has to show something, so it is hit where it hurts.
+    least = [draw(n, peer, Guarantee.AT_LEAST_ONCE, "crash").schedule[0] for n in range(30)]
+    assert {type(each) for each in least} == {KillSent}
+
+
+def test_exactly_once_has_trials_in_all_families() -> None:
+    own = [each for each in FAMILIES if each != "database"]
+    assert families(PIPELINES["stateful"], EXACTLY) == own
+    into = Pipeline.load("sparkonce.verify.pipelines.into_postgres")
+    of_tables = {"crash", "worker", "zombie", "checkpoint", "database"}
+    assert set(families(into, EXACTLY)) == of_tables
