@@ -23,13 +23,13 @@ import sparkonce
 from mutants.mutant import Cell
 from sparkonce.local import LocalPostgres
 from sparkonce.local.java import short_lived_variable
-from sparkonce.verify.campaign import Campaign, Wish, in_rounds
+from sparkonce.verify.campaign import in_rounds
 from sparkonce.verify.child import end_with_parent
 from sparkonce.verify.clusters import CLUSTERS
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.outcome import Outcome
 from sparkonce.verify.pipelines import built_in, ends_built_in
-from sparkonce.verify.report.book import Book
+from sparkonce.verify.presets import Presets, Wish
 from sparkonce.verify.round import Round
 from sparkonce.verify.trial import Trial
 
@@ -97,12 +97,9 @@ def _of_quick(cell: Cell, seed: int) -> list[Trial]:
         brokers=BROKERS,
         only=(cell.pipeline, cell.guarantee, cell.family),
     )
-    book = Book(seed=seed, started="", versions={})
     found = [
         trial
-        for _, rounds in Campaign(wish, book)._plan()
-        for trials in rounds
-        for trial in trials
+        for trial in Presets(wish).first(itertools.count(1), ())
         if Cell(trial.name, trial.guarantee.value, trial.family) == cell
     ]
     assert found, f"the quick preset has no cell {cell}"

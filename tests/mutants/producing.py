@@ -10,7 +10,6 @@ _TIMEOUT = Cell("producer", "exactly_once", "timeout")
 _COORDINATOR_AWAY = Cell("producer", "exactly_once", "coordinator")
 _LATE = Cell("producer", "exactly_once", "late")
 _VERSION_1 = Cell("producer, version 1, unverified", "exactly_once", "network")
-_VERSION_1_LATE = Cell("producer, version 1, unverified", "exactly_once", "late")
 
 _SENDER, _LANE = "produce/sender.py", "produce/lane.py"
 _COORDINATOR, _TRANSACTIONAL = "produce/coordinator.py", "produce/transactional.py"
@@ -108,14 +107,19 @@ PRODUCING = (
     ),
     Mutant(
         name="unknown is aborted",
-        sabotages="A commit that had no answer within max.block.ms is taken for not done, and the "
-        "batch is written again",
+        sabotages="A commit that had no answer within max.block.ms is taken for not done: the "
+        "batch is written again under a new epoch",
         cells=(_COORDINATOR_AWAY,),
         changes=(
             Change(
-                _COORDINATOR,
-                '            raise OutcomeUnknown(\n                f"the {verb} of {who} was sent',
-                '            raise AbortableError(\n                f"the {verb} of {who} was sent',
+                _TRANSACTIONAL,
+                f"                {_COMMIT}\n",
+                "                try:\n"
+                f"                    {_COMMIT}\n"
+                "                except OutcomeUnknown as unknown:\n"
+                "                    self._identity = self._coordinator.init(None)\n"
+                "                    self._written = self._shared = False\n"
+                "                    raise TransactionTimedOut(str(unknown), -1, 0) from unknown\n",
             ),
         ),
     ),
@@ -179,7 +183,7 @@ PRODUCING = (
         name="an abort is left out",
         sabotages="An attempt that is given up is not aborted: what the next one commits has its "
         "records in it",
-        cells=(Cell("stateless", "exactly_once", "late"),),
+        cells=(Cell("stateful", "exactly_once", "worker"),),
         changes=(
             Change(
                 _TRANSACTIONAL,
@@ -191,13 +195,13 @@ PRODUCING = (
     ),
     Mutant(
         name="one epoch for all transactions",
-        sabotages="Under transaction version 1 the epoch is not raised between two transactions",
-        cells=(_VERSION_1_LATE,),
+        sabotages="Under transaction version 1 the epoch is not raised behind a commit",
+        cells=(_VERSION_1,),
         changes=(
             Change(
                 _TRANSACTIONAL,
-                "self._reinit = identity == self._identity",
-                "self._reinit = False",
+                _COMMIT,
+                _COMMIT.replace("self._next(", "self._identity = ("),
             ),
         ),
     ),
