@@ -1,0 +1,141 @@
+"""Mutants of the database sinks: each one's transaction, its fence, and a COMMIT without answer."""
+
+from __future__ import annotations
+
+from mutants.mutant import Cell, Change, Mutant
+
+_SINK, _ROW = "deliver/sink.py", "deliver/row.py"
+_POSTGRES = "deliver/postgres/transaction.py"
+_DUCKDB = "deliver/duckdb/transaction.py"
+_DELTA = "deliver/delta/transaction.py"
+
+_UNCHECKED = Change(
+    _ROW, '    return f"(number IS NULL OR number < {than})"\n', '    return "1 = 1"\n'
+)
+"""That no entry is noted twice is checked in the statement that notes it, too."""
+_EPOCH = "if found is None or found[0] != epoch:"
+
+DELIVERING = (
+    Mutant(
+        name="PostgreSQL, rows before their ledger entry",
+        sabotages="Rows are committed in one transaction, the ledger's entry in the next",
+        cells=(Cell("into PostgreSQL", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                _POSTGRES,
+                "        values = row.to_row(entry, sources)\n",
+                '        self._connection.execute("COMMIT")\n'
+                '        self._connection.execute("BEGIN")\n'
+                "        values = row.to_row(entry, sources)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, epochs are not compared",
+        sabotages="A driver that another has taken over from still writes",
+        cells=(Cell("into PostgreSQL", "exactly_once", "zombie"),),
+        changes=(Change(_POSTGRES, _EPOCH, "if found is None:"), _UNCHECKED),
+    ),
+    Mutant(
+        name="PostgreSQL, unknown is committed",
+        sabotages="A COMMIT without an answer is taken for done",
+        cells=(Cell("into PostgreSQL", "exactly_once", "database"),),
+        changes=(
+            Change(
+                _SINK,
+                "            self._settle(self._noted[0], unknown)\n",
+                "            _log.info('%s', unknown)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, unknown is rolled back",
+        sabotages="A COMMIT without an answer is taken for not done: the batch is written again",
+        cells=(Cell("into PostgreSQL", "exactly_once", "database"),),
+        changes=(
+            Change(
+                _SINK,
+                "            self._settle(self._noted[0], unknown)\n",
+                "            self._transaction = None\n"
+                "            raise StoreError(str(unknown)) from unknown\n",
+            ),
+            _UNCHECKED,
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, staged rows are not counted",
+        sabotages="Rows that a crash of the server took from the stage are not missed",
+        cells=(Cell("into PostgreSQL", "exactly_once", "database"),),
+        changes=(
+            Change(
+                _POSTGRES,
+                "if self._connection.execute(move.insert()).rowcount != expected:",
+                "if self._connection.execute(move.insert()).rowcount > expected:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, a commit that is not on disk",
+        sabotages="A COMMIT is answered before it is on the server's disk",
+        cells=(Cell("into PostgreSQL", "exactly_once", "database"),),
+        changes=(
+            Change(
+                _POSTGRES,
+                '_WAIT if waits else "SET LOCAL synchronous_commit = off"',
+                '"SET LOCAL synchronous_commit = off"',
+            ),
+        ),
+    ),
+    Mutant(
+        name="DuckDB, rows before their ledger entry",
+        sabotages="Rows are committed in one transaction, the ledger's entry in the next",
+        cells=(Cell("into DuckDB", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                _DUCKDB,
+                "        values = row.to_row(entry, sources)\n",
+                '        self._connection.execute("COMMIT")\n'
+                '        self._connection.execute("BEGIN")\n'
+                "        values = row.to_row(entry, sources)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="DuckDB, epochs are not compared",
+        sabotages="A driver that another has taken over from still writes",
+        cells=(Cell("into DuckDB", "exactly_once", "zombie"),),
+        changes=(Change(_DUCKDB, _EPOCH, "if found is None:"), _UNCHECKED),
+    ),
+    Mutant(
+        name="Delta, rows before their ledger entry",
+        sabotages="Rows are in one commit of the table's log, the ledger's entry in the next",
+        cells=(Cell("into Delta", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                _DELTA,
+                "        self._noted = (entry, sources)\n",
+                "        self.commit()\n"
+                "        self._is_over, self._change = False, NoRows()\n"
+                "        self._name = uuid.uuid4().hex\n"
+                "        self._noted = (entry, sources)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="Delta, epochs are not compared",
+        sabotages="A driver that another has taken over from still writes",
+        cells=(Cell("into Delta", "exactly_once", "zombie"),),
+        changes=(
+            Change(
+                _DELTA,
+                "        if last is None or last.epoch != self._epoch:\n",
+                "        if last is None:\n",
+            ),
+            Change(
+                _DELTA,
+                "if self._noted and last.entry and last.entry.number >= self._noted[0].number:",
+                "if False:",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,228 @@
+"""Mutants of the producer: waiting, numbering, answers, and the transaction's decisions."""
+
+from __future__ import annotations
+
+from mutants.mutant import Cell, Change, Mutant
+
+_NETWORK = Cell("producer", "exactly_once", "network")
+_BROKERS = Cell("producer", "exactly_once", "brokers")
+_TIMEOUT = Cell("producer", "exactly_once", "timeout")
+_COORDINATOR_AWAY = Cell("producer", "exactly_once", "coordinator")
+_LATE = Cell("producer", "exactly_once", "late")
+_VERSION_1 = Cell("producer, version 1, unverified", "exactly_once", "network")
+
+_SENDER, _LANE = "produce/sender.py", "produce/lane.py"
+_COORDINATOR, _TRANSACTIONAL = "produce/coordinator.py", "produce/transactional.py"
+_AGAIN = "self._identity = self._coordinator.init(self._identity)\n"
+_COMMIT = "self._next(self._coordinator.end(self._known(), commit=True))"
+_REACTION = "react = Reaction.FIND_LEADER if code < 0 else reaction(code)"
+
+PRODUCING = (
+    # -- waiting ----------------------------------------------------------------------------------
+    Mutant(
+        name="commit without acknowledgements",
+        sabotages="The commit waits until records are sent, not until they are acknowledged",
+        cells=(_NETWORK,),
+        changes=(
+            Change(_SENDER, "lambda: not self._open_batches or", "lambda: not self._inbox or"),
+        ),
+    ),
+    # -- answers ----------------------------------------------------------------------------------
+    Mutant(
+        name="no answer is an acknowledgement",
+        sabotages="A Produce whose connection broke is taken for acknowledged",
+        cells=(_NETWORK,),
+        changes=(Change(_SENDER, _REACTION, _REACTION.replace("FIND_LEADER", "NONE")),),
+    ),
+    Mutant(
+        name="not the leader is an acknowledgement",
+        sabotages="A Produce that a broker refuses since it does not lead, or lacks replicas, is "
+        "taken for acknowledged",
+        cells=(_BROKERS,),
+        changes=(
+            Change(
+                _SENDER,
+                _REACTION,
+                "react = Reaction.NONE if code in (3, 6, 7, 19, 20) else Reaction.FIND_LEADER if "
+                "code < 0 else reaction(code)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="out of order is an acknowledgement",
+        sabotages="A batch refused for its sequence is taken for a repeat of one that was written",
+        cells=(_NETWORK,),
+        changes=(
+            Change("errors.py", "Reaction.OUT_OF_ORDER: (45, 59)", "Reaction.OUT_OF_ORDER: (59,)"),
+            Change("errors.py", "Reaction.NONE: (0, 46)", "Reaction.NONE: (0, 45, 46)"),
+        ),
+    ),
+    Mutant(
+        name="failed records are forgotten",
+        sabotages="Records that were not delivered in time do not fail their transaction",
+        cells=(_LATE,),
+        changes=(
+            Change(
+                _SENDER,
+                "        self._end(batch, failure, _NO_OFFSET)\n"
+                "        if self._failure is None:\n"
+                "            self._failure = failure\n"
+                "        self._drop_all(failure)\n",
+                "        self._end(batch, None, _NO_OFFSET)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="acks=1 in transactions",
+        sabotages="Records of a transaction are acknowledged by the leader alone",
+        cells=(_BROKERS,),
+        changes=(Change(_SENDER, "acks=self._options.acks,", "acks=1,"),),
+    ),
+    # -- numbering --------------------------------------------------------------------------------
+    Mutant(
+        name="resends are numbered anew",
+        sabotages="A batch that is sent again has the next sequence, not its own",
+        cells=(_NETWORK,),
+        changes=(
+            Change(
+                _LANE,
+                "        batch.not_before_s = not_before_s\n",
+                "        batch.not_before_s = not_before_s\n        self._number(batch)\n",
+            ),
+        ),
+    ),
+    # -- the decision -----------------------------------------------------------------------------
+    Mutant(
+        name="unknown is committed",
+        sabotages="A commit that had no answer within max.block.ms is taken for done",
+        cells=(_COORDINATOR_AWAY,),
+        changes=(
+            Change(
+                _COORDINATOR,
+                '            raise OutcomeUnknown(\n                f"the {verb} of {who} was sent',
+                "            if commit:\n                return who\n"
+                '            raise OutcomeUnknown(\n                f"the {verb} of {who} was sent',
+            ),
+        ),
+    ),
+    Mutant(
+        name="unknown is aborted",
+        sabotages="A commit that had no answer within max.block.ms is taken for not done: the "
+        "batch is written again under a new epoch",
+        cells=(_COORDINATOR_AWAY,),
+        changes=(
+            Change(
+                _TRANSACTIONAL,
+                f"                {_COMMIT}\n",
+                "                try:\n"
+                f"                    {_COMMIT}\n"
+                "                except OutcomeUnknown as unknown:\n"
+                "                    self._identity = self._coordinator.init(None)\n"
+                "                    self._written = self._shared = False\n"
+                "                    raise TransactionTimedOut(str(unknown), -1, 0) from unknown\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="the answer to EndTxn is not read",
+        sabotages="A coordinator that has moved, or is busy, and refuses the commit, is not asked "
+        "again",
+        cells=(_BROKERS,),
+        changes=(
+            Change(
+                _COORDINATOR,
+                'self._ask_transaction("EndTxn", request, _error_code)',
+                'self._ask_transaction("EndTxn", request, lambda answer: 0)',
+            ),
+        ),
+    ),
+    Mutant(
+        name="the answer to TxnOffsetCommit is not read",
+        sabotages="A group coordinator that refuses the offsets is not asked again",
+        cells=(_BROKERS,),
+        changes=(
+            Change(
+                _COORDINATOR,
+                "return [part.error_code for topic in answer.topics for part in topic.partitions]",
+                "return []",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a refused commit is done",
+        sabotages="A commit refused for its epoch, since the coordinator timed the transaction "
+        "out, is taken for done",
+        cells=(_TIMEOUT,),
+        changes=(
+            Change(
+                _TRANSACTIONAL,
+                f"                {_COMMIT}\n",
+                "                try:\n"
+                f"                    {_COMMIT}\n"
+                "                except EpochRefused:\n"
+                "                    self._identity = self._coordinator.init(None)\n",
+            ),
+        ),
+    ),
+    # -- fencing ----------------------------------------------------------------------------------
+    Mutant(
+        name="the fenced one takes over again",
+        sabotages="Every refused epoch is taken for a time-out of one's own, so a zombie takes the "
+        "next epoch and writes its batch again",
+        cells=(Cell("stateless", "exactly_once", "zombie"),),
+        changes=(
+            Change(
+                _COORDINATOR,
+                "if raised_once and told.transaction_state in _CAUSED_BY_TIMEOUT:",
+                "if same_producer:",
+            ),
+            Change(_TRANSACTIONAL, _AGAIN, _AGAIN.replace("self._identity)", "None)")),
+        ),
+    ),
+    Mutant(
+        name="an abort is left out",
+        sabotages="An attempt that is given up is not aborted: what the next one commits has its "
+        "records in it",
+        cells=(Cell("stateful", "exactly_once", "worker"),),
+        changes=(
+            Change(
+                _TRANSACTIONAL,
+                "            if self._is_open():\n                self._abort()\n"
+                "            elif self._shared:\n",
+                "            if False:\n                self._abort()\n            elif False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="one epoch for all transactions",
+        sabotages="Under transaction version 1 the epoch is not raised behind a commit",
+        cells=(_VERSION_1,),
+        changes=(
+            Change(
+                _TRANSACTIONAL,
+                _COMMIT,
+                _COMMIT.replace("self._next(", "self._identity = ("),
+            ),
+        ),
+    ),
+    Mutant(
+        name="the epoch is raised by anybody",
+        sabotages="Under transaction version 1 a producer that raises its epoch does not say which "
+        "one it had, and so takes over from its successor",
+        cells=(_VERSION_1,),
+        changes=(
+            Change(
+                _TRANSACTIONAL,
+                _AGAIN,
+                _AGAIN.replace("self._identity)", "None)"),
+            ),
+        ),
+    ),
+    Mutant(
+        name="the group is not in the transaction",
+        sabotages="Under transaction version 1 offsets are sent without AddOffsetsToTxn, so the "
+        "decision never reaches them",
+        cells=(_VERSION_1,),
+        changes=(Change(_COORDINATOR, "        if not implicit:\n", "        if False:\n"),),
+    ),
+)

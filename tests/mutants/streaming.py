@@ -1,0 +1,307 @@
+"""Mutants of the pipeline: a batch's steps, who may write, the ledger, recovery, and state."""
+
+from __future__ import annotations
+
+from mutants.mutant import Cell, Change, Mutant
+
+_CRASH = Cell("stateless", "exactly_once", "crash")
+_NETWORK = Cell("stateless", "exactly_once", "network")
+_WORKER = Cell("stateless", "exactly_once", "worker")
+_STATE_CRASH = Cell("stateful", "exactly_once", "crash")
+_STATE_TIMEOUT = Cell("stateful", "exactly_once", "timeout")
+_STATE_ZOMBIE = Cell("stateful", "exactly_once", "zombie")
+
+_KAFKA, _TASK = "stream/kafka.py", "stream/task.py"
+_DESK, _TURNS = "stream/desk.py", "stream/turns.py"
+_PIPELINE, _RECOVERY, _TAKE_OVER = "stream/pipeline.py", "stream/recovery.py", "stream/takeover.py"
+_BY_ID, _STEPS = "stream/state_by_id.py", "stream/steps.py"
+
+_ALREADY = "self._last.query == entry.query and self._last.batch >= batch:"
+_GO_ON = "        return _no_ledger(checkpoint, checkpoint.planned, pipeline, location, lost)\n"
+
+STREAMING = (
+    # -- the write --------------------------------------------------------------------------------
+    Mutant(
+        name="tasks do not wait",
+        sabotages="A task that has its partitions to itself ends before its records are "
+        "acknowledged",
+        cells=(Cell("stateless", "at_least_once", "network"),),
+        changes=(
+            Change(
+                _TASK,
+                "    return producer.produce_encoded, producer.flush\n",
+                "    return producer.produce_encoded, lambda: None\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="tasks in turns do not wait",
+        sabotages="A task that writes in turns ends when all is sent, not when it is acknowledged",
+        cells=(_NETWORK,),
+        changes=(
+            Change(
+                _TURNS,
+                "bool(self._error) or not self._held_bytes)",
+                "bool(self._error) or not self._waiting)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="each turn begins at 0",
+        sabotages="A task is not told where the one before it in a partition has ended",
+        cells=(_NETWORK,),
+        changes=(
+            Change(
+                _TURNS,
+                "queue.sequence, queue.is_held = sequence, False",
+                "queue.sequence, queue.is_held = 0, False",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a second attempt of a task may write",
+        sabotages="A task that Spark runs again writes into the same transaction",
+        cells=(_WORKER,),
+        changes=(
+            Change(_DESK, "            if task in self._taken:\n", "            if False:\n"),
+            Change(_DESK, "                    self._queues.doom(trouble)\n", ""),
+        ),
+    ),
+    Mutant(
+        name="a task that failed is passed over",
+        sabotages="A batch is decided although a task of it failed",
+        cells=(_WORKER,),
+        changes=(
+            Change(
+                _KAFKA,
+                "                self._may_lie_right = False\n            raise\n",
+                "                self._may_lie_right = False\n            rows = []\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a second topic outside the transaction",
+        sabotages="What goes to the second of two topics is written outside the transaction",
+        cells=(Cell("topics", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                _TASK,
+                "            send(encoded)\n",
+                "            send([each for each in encoded if each.topic[-2:] != '-1'])\n"
+                "            with Producer(order.settings) as outside:\n"
+                "                outside.produce_encoded(\n"
+                "                    [each for each in encoded if each.topic[-2:] == '-1']\n"
+                "                )\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="dead letters are dropped",
+        sabotages="Rows that can't be written go nowhere",
+        cells=(Cell("dead letters", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "produce/producer.py",
+                "            if rejected:\n                yield from",
+                "            if False:\n                yield from",
+            ),
+        ),
+    ),
+    Mutant(
+        name="what was aborted is read",
+        sabotages="The source reads records of transactions that were aborted",
+        cells=(_NETWORK,),
+        changes=(
+            Change(
+                "stream/frames.py",
+                '{"kafka.isolation.level": "read_committed"}',
+                '{"kafka.isolation.level": "read_uncommitted"}',
+            ),
+        ),
+    ),
+    # -- the ledger -------------------------------------------------------------------------------
+    Mutant(
+        name="offsets in a transaction of their own",
+        sabotages="Source offsets and batch are committed behind the records, not with them",
+        cells=(_CRASH,),
+        changes=(
+            Change(
+                _KAFKA,
+                "        for group, offsets in groups.items():\n"
+                "            self._producer.send_offsets_to_transaction(offsets, group)\n"
+                '        self._tell("offsets")\n',
+                '        self._for_later = groups\n        self._tell("offsets")\n',
+            ),
+            Change(
+                _KAFKA,
+                '        self._tell("end:answered")\n',
+                '        self._tell("end:answered")\n'
+                "        with self._producer.transaction():\n"
+                "            for group, offsets in self._for_later.items():\n"
+                "                self._producer.send_offsets_to_transaction(offsets, group)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="the ledger is not read",
+        sabotages="A start believes Spark's checkpoint alone: a batch that Spark has not finished "
+        "is run again, decided or not",
+        cells=(_CRASH,),
+        changes=(
+            Change(
+                _KAFKA,
+                "        self._producer.init_transactions()\n        return self.holder()\n",
+                "        self._producer.init_transactions()\n        return None\n",
+            ),
+            Change(_RECOVERY, _GO_ON, "        return GoOn()\n"),
+        ),
+    ),
+    Mutant(
+        name="a run id is not looked up",
+        sabotages="A batch job that was committed under its run id is run again",
+        cells=(Cell("batch", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "stream/batch.py",
+                "if (before := sink.take_over()) is not None:",
+                "if (before := sink.take_over()) is not None and False:",
+            ),
+        ),
+    ),
+    # -- recovery ---------------------------------------------------------------------------------
+    Mutant(
+        name="Spark's commit is not finished",
+        sabotages="A batch that was decided, and that Spark did not come to note, is run again",
+        cells=(_CRASH,),
+        changes=(
+            Change(
+                _RECOVERY, "        return FinishCommit(entry.batch)\n", "        return GoOn()\n"
+            ),
+            Change(_PIPELINE, _ALREADY, f"{_ALREADY[:-1]} and False:"),
+        ),
+    ),
+    Mutant(
+        name="an undecided batch is finished",
+        sabotages="A batch that Spark has planned and nobody has decided is taken for decided",
+        cells=(_CRASH,),
+        changes=(
+            Change(
+                _RECOVERY,
+                "if undecided and entry.batch == checkpoint.planned and not entry.came_first:\n"
+                "        return FinishCommit(entry.batch)",
+                "if undecided and not entry.came_first:\n"
+                "        return FinishCommit(checkpoint.planned)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a lost checkpoint starts over",
+        sabotages="A pipeline with a new checkpoint begins at startingOffsets, not at its ledger",
+        cells=(Cell("stateless", "exactly_once", "checkpoint"),),
+        changes=(Change(_RECOVERY, "    return StartFromLedger()\n", "    return GoOn()\n"),),
+    ),
+    # -- state ------------------------------------------------------------------------------------
+    Mutant(
+        name="Spark's commit names the former state",
+        sabotages="A commit that is finished for Spark names the state of the batch before",
+        cells=(_STATE_CRASH,),
+        changes=(
+            Change(
+                _TAKE_OVER,
+                "folder.finish(step.batch, notes.ids(entry))",
+                "folder.finish(step.batch)",
+            ),
+            Change(
+                "stream/checkpoint.py",
+                '        elif fields.get("stateUniqueIds"):\n',
+                "        elif False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="the first attempt's state is noted",
+        sabotages="Where a task ran twice, the ledger names the state of the first run, whose rows "
+        "were given up",
+        cells=(_STATE_TIMEOUT,),
+        changes=(
+            Change(
+                _BY_ID,
+                "for index, run in enumerate(runs)}",
+                "for index, run in reversed([*enumerate(runs)])}",
+            ),
+        ),
+    ),
+    Mutant(
+        name="the first attempt's state is left to Spark",
+        sabotages="Spark is left the ids of all attempts at a batch, and takes the first one's",
+        cells=(_STATE_TIMEOUT,),
+        changes=(
+            Change(_BY_ID, "        if len(runs) > len(last):\n", "        if False:\n"),
+            Change(
+                _BY_ID,
+                "        if former is not None and begun_from",
+                "        if False and begun_from",
+            ),
+        ),
+    ),
+    Mutant(
+        name="state by version, unguarded",
+        sabotages="State is named by its version alone, and nobody looks whose it is",
+        cells=(Cell("stateful", "exactly_once", "state"), _STATE_ZOMBIE),
+        changes=(
+            Change(
+                "stream/state_format.py",
+                "    return 2 if _provider(spark, folder).endswith(_ROCKSDB) else 1\n",
+                "    return 1\n",
+            ),
+            Change(
+                "stream/writer.py",
+                "if must_agree or format_version >= 2:",
+                "if format_version >= 2:",
+            ),
+        ),
+    ),
+    # -- the weaker guarantees --------------------------------------------------------------------
+    Mutant(
+        name="at least once, progress first",
+        sabotages="at_least_once notes progress before it writes",
+        cells=(Cell("stateless", "at_least_once", "crash"),),
+        changes=(
+            Change(
+                _STEPS,
+                "Guarantee.AT_LEAST_ONCE: (Step.WRITE, Step.FENCE, Step.RECORD, Step.DECIDE)",
+                "Guarantee.AT_LEAST_ONCE: (Step.FENCE, Step.RECORD, Step.DECIDE, Step.WRITE)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="at most once, data first",
+        sabotages="at_most_once writes before it notes progress",
+        cells=(Cell("stateless", "at_most_once", "crash"),),
+        changes=(
+            Change(
+                _STEPS,
+                "Guarantee.AT_MOST_ONCE: (Step.FENCE, Step.RECORD, Step.DECIDE, Step.WRITE)",
+                "Guarantee.AT_MOST_ONCE: (Step.WRITE, Step.FENCE, Step.RECORD, Step.DECIDE)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="at most once, again after a crash",
+        sabotages="at_most_once writes a batch again whose progress was noted before a crash",
+        cells=(Cell("stateless", "at_most_once", "crash"),),
+        changes=(Change(_PIPELINE, _ALREADY, f"{_ALREADY[:-1]} and False:"),),
+    ),
+    Mutant(
+        name="at most once, sent again",
+        sabotages="at_most_once sends again what had no answer",
+        cells=(Cell("producer", "at_most_once", "network"),),
+        changes=(
+            Change(
+                "guarantees.py",
+                '{"enable.idempotence": "false", "retries": "0"}',
+                '{"enable.idempotence": "false"}',
+            ),
+        ),
+    ),
+)
