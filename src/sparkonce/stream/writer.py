@@ -7,7 +7,7 @@ the query, and calls the pipeline for each batch.
 from __future__ import annotations
 
 import logging
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +38,7 @@ from sparkonce.stream.steps import Observer, Sink
 from sparkonce.stream.takeover import take_over
 
 _log = logging.getLogger("sparkonce.stream")
+_CLOSED: Final = "the query has ended, and what it left open could not be aborted"
 
 
 def write_stream(frame: DataFrame) -> StreamWriter:
@@ -266,7 +267,10 @@ def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | Non
             await_end(query._jsq)
         if shown:
             shown.stop()
-        sink.close()
+        try:
+            sink.close()
+        except Exception as error:  # noqa: BLE001 - how the query ended is told already
+            _log.warning("%s, which the next start does: %s", _CLOSED, error)
 
     # It starts new runs, which have the properties (such as the pool) of the thread they came from.
     InheritableThread(wait, name="sparkonce-close", daemon=True).start()
