@@ -20,9 +20,11 @@ from sparkonce.produce.identity import Partition
 Offsets = dict[str, dict[str, int]]
 """As Spark writes a Kafka source's offsets: topic, partition (as text), next offset."""
 
-_LAYOUT = 2
-_READABLE = (1, _LAYOUT)
-"""Layout 1 said nothing of state."""
+LAYOUT = 2
+_READABLE = (1, LAYOUT)
+"""Layout 1 said nothing of state, and named groups in ways that another pipeline could be named."""
+SEPARATOR = "~"
+"""In names that are made from a pipeline's, and in no pipeline's own."""
 _METADATA_BYTES_MAX = 3500
 """Brokers take 4096 by default (offset.metadata.max.bytes)."""
 _CHECKPOINT_CHARS_MAX = 200
@@ -50,6 +52,13 @@ class Entry:
     """For each source its topics, or where it isn't Kafka its offset; None if too long to keep."""
     state: str | None = None
     """Which state belongs to the batch: the mark of a note in the checkpoint (`state`)."""
+    layout: int = LAYOUT
+    """In which it was read."""
+
+    @property
+    def is_a_mere_beginning(self) -> bool:
+        """Whether it was signed by a new pipeline that has recorded nothing since."""
+        return self.batch < 0 and self.sources == ()
 
     @property
     def came_first(self) -> bool:
@@ -61,15 +70,22 @@ class Entry:
         return f"batch {self.batch} by process {self.pid} on {self.host}, {self.checkpoint}"
 
 
-def group_name(pipeline: str, number: int) -> str:
+def group_name(group: str, number: int, layout: int = LAYOUT) -> str:
     """A topic that a second source of the same query reads has its own group."""
-    return pipeline if number == 0 else f"{pipeline}-{number + 1}"
+    between = "-" if layout == 1 else SEPARATOR
+    return group if number == 0 else f"{group}{between}{number + 1}"
+
+
+def run_query(run_id: str) -> str:
+    """What the entry of a batch job has in place of Spark's query id."""
+    return f"run {run_id}"
 
 
 def to_commit(
-    pipeline: str, entry: Entry, sources: Sequence[Offsets | str], carrier: Partition | None
+    name: str, entry: Entry, sources: Sequence[Offsets | str], carrier: Partition | None
 ) -> dict[str, dict[Partition, OffsetAndMetadata]]:
-    """What to commit, group by group; `carrier` bears the entry where no source is Kafka."""
+    """What to commit, group by group, the first of them `name`; `carrier` bears the entry where no
+    source is Kafka."""
     groups: list[dict[Partition, int]] = [{}]
     kept: list[str | tuple[str, ...]] = []
     for source in sources:
@@ -90,7 +106,7 @@ def to_commit(
     note = _packed(replace(entry, sources=tuple(kept)))
     bearer = min(groups[0])
     return {
-        group_name(pipeline, number): {
+        group_name(name, number): {
             where: OffsetAndMetadata(offset, note if number == 0 and where == bearer else "")
             for where, offset in group.items()
         }
@@ -133,10 +149,11 @@ def groups_needed(entry: Entry) -> int:
 def _packed(entry: Entry) -> str:
     """Where it is too long, what is only shown goes first, then what a lost checkpoint needs."""
     shorter = replace(entry, checkpoint=entry.checkpoint[-_CHECKPOINT_CHARS_MAX:])
-    notes = [
-        json.dumps({"sparkonce": _LAYOUT, **asdict(each)}, separators=(",", ":"))
-        for each in (entry, shorter, replace(shorter, sources=None))
-    ]
+    notes = []
+    for each in (entry, shorter, replace(shorter, sources=None)):
+        fields = asdict(each)
+        del fields["layout"]
+        notes.append(json.dumps({"sparkonce": LAYOUT, **fields}, separators=(",", ":")))
     return next((note for note in notes if len(note) <= _METADATA_BYTES_MAX), notes[-1])
 
 
@@ -149,11 +166,11 @@ def _unpacked(note: str) -> Entry | None:
         return None
     if (layout := fields.pop("sparkonce")) not in _READABLE:
         raise LedgerError(
-            f"the ledger is written in layout {layout}, this version knows {_LAYOUT}: "
+            f"the ledger is written in layout {layout}, this version knows {LAYOUT}: "
             "run the pipeline with the version of sparkonce that it was last run with, or newer"
         )
     sources = fields.pop("sources")
     kept = (
         None if sources is None else tuple(s if isinstance(s, str) else tuple(s) for s in sources)
     )
-    return Entry(**fields, sources=kept)
+    return Entry(**fields, sources=kept, layout=layout)
