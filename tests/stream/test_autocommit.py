@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import sparkonce.stream.autocommit
-from oracle import committed_offset
 from parts import a_producer, a_topic, wait_until
 from sparkonce.errors import FatalError
 from sparkonce.local import LocalKafka
@@ -26,10 +25,10 @@ def clock(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[AutoCo
 
 
 def test_what_is_noted_is_committed(kafka: LocalKafka, clock: AutoCommit) -> None:
-    with a_topic(kafka) as topic:
-        clock.note({f"g-{topic}": {(topic, 0): OffsetAndMetadata(7)}})
-        servers = kafka.bootstrap_servers
-        wait_until(lambda: committed_offset(servers, f"g-{topic}", topic, 0) == 7, "it is noted")
+    with a_topic(kafka) as topic, a_producer(kafka) as reader:
+        noted = {(topic, 0): OffsetAndMetadata(7)}
+        clock.note({f"g-{topic}": noted})
+        wait_until(lambda: reader.committed_offsets(f"g-{topic}") == noted, "it is noted")
 
 
 def test_an_end_that_nobody_thought_of_is_told_to_the_next_batch(clock: AutoCommit) -> None:

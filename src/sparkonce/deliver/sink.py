@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -21,7 +22,7 @@ from sparkonce.deliver.task import FIGURES, StageTask
 from sparkonce.errors import FencedError, OutcomeUnknown
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.handover import Handover
-from sparkonce.stream.ledger import Entry, Offsets, run_query
+from sparkonce.stream.ledger import Entry, Offsets, kept_sources, run_query
 from sparkonce.stream.steps import Observer, Written
 
 _log = logging.getLogger("sparkonce.deliver")
@@ -58,7 +59,10 @@ class TableSink:
     def take_over(self) -> Entry | None:
         self._store.prepare()
         self._held = self._store.take_over()
-        return self._held.entry or self._former_entry()
+        entry, sources = self._held.entry, self._held.sources or []
+        if entry is None:
+            return self._former_entry()
+        return replace(entry, sources=kept_sources(sources))
 
     def sources_at(self, entry: Entry) -> list[Offsets | str] | None:
         return self._held.sources

@@ -87,12 +87,9 @@ def to_commit(
     """What to commit, group by group, the first of them `name`; `carrier` bears the entry where no
     source is Kafka."""
     groups: list[dict[Partition, int]] = [{}]
-    kept: list[str | tuple[str, ...]] = []
     for source in sources:
         if isinstance(source, str):
-            kept.append(source)
             continue
-        kept.append(tuple(sorted(source)))
         for topic, offsets in source.items():
             group = next((g for g in groups if not any(t == topic for t, _ in g)), None)
             if group is None:
@@ -103,7 +100,7 @@ def to_commit(
             raise LedgerError("there is no topic to keep the ledger at: set the option topic")
         # One below zero, of a checkpoint that has just begun, would be no offset at all.
         groups[0] = {carrier: max(0, entry.batch)}
-    note = _packed(replace(entry, sources=tuple(kept)))
+    note = _packed(replace(entry, sources=kept_sources(sources)))
     bearer = min(groups[0])
     return {
         group_name(name, number): {
@@ -112,6 +109,11 @@ def to_commit(
         }
         for number, group in enumerate(groups)
     }
+
+
+def kept_sources(sources: Sequence[Offsets | str]) -> tuple[str | tuple[str, ...], ...]:
+    """As an entry has them: the topics of each, or the offset of one that isn't Kafka."""
+    return tuple(each if isinstance(each, str) else tuple(sorted(each)) for each in sources)
 
 
 def last_entry(committed: Mapping[Partition, OffsetAndMetadata]) -> Entry | None:
