@@ -18,6 +18,8 @@ from deliver.tables import Table
 from parts import wait_until
 from sparkonce.errors import FatalError
 from sparkonce.local import LocalKafka
+from sparkonce.stream.ledger import LedgerError
+from sparkonce.stream.settings import PipelineSettings
 from stream_jobs import fill
 
 GUARANTEES = ("none", "at_most_once", "at_least_once", "exactly_once")
@@ -28,6 +30,7 @@ class Job:
 
     def __init__(self, spark: SparkSession, kafka: LocalKafka, topic: str, table: Table) -> None:
         self.spark = spark
+        self.kafka = kafka
         self.servers = kafka.bootstrap_servers
         self.topic = topic
         self.table = table
@@ -120,6 +123,39 @@ def test_a_driver_that_fails_at_a_step(job: Job, tmp_path: Path, point: str) -> 
     assert job.values() == expected
 
 
+def test_a_first_batch_whose_ledger_is_lost_is_asked_about(job: Job, tmp_path: Path) -> None:
+    """Looked for under another name, it isn't there."""
+    expected = job.fill(0, 30)
+
+    def fail(at: str) -> None:
+        if at == "offsets":
+            raise FatalError(f"stopped at {at}")
+
+    with pytest.raises(Exception, match="stopped at"):
+        job.run(tmp_path / "c", observe=fail)
+    lost = {job.table.named_by: f"{job.topic}-other"}
+    with pytest.raises(LedgerError, match=r"whether batch 0.*ledgerLost"):
+        job.run(tmp_path / "c", **lost)
+    job.run(tmp_path / "c")
+    assert job.values() == expected
+
+
+@pytest.mark.parametrize("point", ["fence", "open"])
+def test_a_checkpoint_that_is_lost_before_anything_was_recorded(
+    job: Job, tmp_path: Path, point: str
+) -> None:
+    expected = job.fill(0, 30)
+
+    def fail(at: str) -> None:
+        if at == point:
+            raise FatalError(f"stopped at {at}")
+
+    with pytest.raises(Exception, match="stopped at"):
+        job.run(tmp_path / "c", observe=fail)
+    job.run(tmp_path / "moved")
+    assert job.values() == expected
+
+
 def test_a_lost_checkpoint_goes_on_from_the_ledger(job: Job, tmp_path: Path) -> None:
     expected = job.fill(0, 60)
     job.run(tmp_path / "c")
@@ -181,15 +217,36 @@ def test_bad_rows_go_to_the_dead_letters(job: Job, tmp_path: Path) -> None:
     assert {row["reason"] for row in dead} == {"a round number"}
 
 
-def test_a_batch_job_is_written_once_for_each_run_id(job: Job, spark: SparkSession) -> None:
-    frame = spark.range(100).withColumn("value", col("id").cast("string"))
+def save(job: Job, run_id: str) -> None:
+    frame = job.spark.range(100).withColumn("value", col("id").cast("string"))
+    (
+        sparkonce.write(frame)
+        .format(job.table.format)
+        .option(job.table.named_by, job.topic)
+        .option("runId", run_id)
+        .options(**job.table.options())
+        .save()
+    )
+
+
+def test_a_batch_job_is_written_once_for_each_run_id(job: Job) -> None:
     for run_id in ("monday", "monday", "tuesday"):
-        (
-            sparkonce.write(frame)
-            .format(job.table.format)
-            .option(job.table.named_by, job.topic)
-            .option("runId", run_id)
-            .options(**job.table.options())
-            .save()
-        )
+        save(job, run_id)
     assert len(job.table.rows()) == 200
+
+
+def test_a_run_that_version_0_1_0_wrote_is_not_written_again(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what a pipeline has under such a name is not taken for a run."""
+    former = property(lambda settings: settings.former_group or settings.pipeline)
+    with monkeypatch.context() as then:
+        then.setattr(PipelineSettings, "group", former)
+        save(job, "monday")
+        save(job, "wednesday-run-tuesday")
+    assert len(job.table.rows()) == 200
+    save(job, "monday")
+    assert len(job.table.rows()) == 200
+    other = Job(job.spark, job.kafka, f"{job.topic}-run-wednesday", job.table)
+    save(other, "tuesday")
+    assert len(job.table.rows()) == 300

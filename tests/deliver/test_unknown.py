@@ -31,7 +31,7 @@ class Unanswered:
         return getattr(self._store, name)
 
     def holder(self) -> Any:
-        if not self._answers:
+        if self._commits and not self._answers:
             raise StoreError("nobody there")
         return self._store.holder()
 

@@ -6,11 +6,12 @@ import itertools
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as reference
 
-from sparkonce.encode import HEADER_BYTES, Partitioner
+from sparkonce.encode import HEADER_BYTES, NotOwned, Partitioner
 
 
 def in_turn(sticky_bytes: int) -> Partitioner:
@@ -60,3 +61,14 @@ def test_cutting_the_input_changes_nothing(column: list[int], sticky_bytes: int)
 def test_keyed_rows_go_by_the_positive_hash(keys: list[bytes], count: int) -> None:
     found = in_turn(1).keyed(pa.array(keys, pa.binary()), np.array([count]))
     assert found.tolist() == [(reference(key) & 0x7FFFFFFF) % count for key in keys]
+
+
+def test_who_must_not_choose_refuses_rows_that_name_no_partition() -> None:
+    writer = in_turn(HEADER_BYTES + 100)
+    writer.choose(False)
+    with pytest.raises(NotOwned, match="rows without a partition"):
+        writer.keyless("t", sizes(10), 4)
+    with pytest.raises(NotOwned, match="rows without a partition"):
+        writer.keyed(pa.array([b"k"]), sizes(4))
+    writer.choose(True)
+    assert writer.keyless("t", sizes(10), 4).tolist() == [0]

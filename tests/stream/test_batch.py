@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkonce
 from oracle import committed_offset, hanging, read, values
-from parts import a_topic
+from parts import a_producer, a_topic
 from sparkonce.errors import ConfigError
 from sparkonce.local import LocalKafka
 from sparkonce.stream.batch import BatchWriter
+from sparkonce.stream.ledger import LedgerError
 from stream_jobs import Reports
 
 
@@ -54,8 +56,44 @@ def test_a_run_is_written_once_whatever_how_often_it_is_run(
     assert [report.outcome for report in reports.all] == ["committed", "skipped", "skipped"]
     writer(kafka, topic, numbers(spark, 10), runId="2026-11-16").save()
     assert len(values(kafka.bootstrap_servers, topic)) == 5010
-    done = committed_offset(kafka.bootstrap_servers, f"job-{topic}-run-2026-11-16", topic, 0)
+    done = committed_offset(kafka.bootstrap_servers, f"job-{topic}~run~2026-11-16", topic, 0)
     assert done >= 0
+
+
+def move_ledger(kafka: LocalKafka, former: str, now: str) -> None:
+    """Let one group have what the other had."""
+    with a_producer(kafka) as producer, producer.transaction():
+        producer.send_offsets_to_transaction(producer.committed_offsets(former), now)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_consumer_groups([former])[former].result(30)
+
+
+def test_a_run_that_version_0_1_0_wrote_is_not_written_again(
+    spark: SparkSession, kafka: LocalKafka, topic: str
+) -> None:
+    writer(kafka, topic, numbers(spark, 100)).save()
+    move_ledger(kafka, f"job-{topic}~run~2026-11-15", f"job-{topic}-run-2026-11-15")
+    reports = Reports()
+    writer(kafka, topic, numbers(spark, 100)).listener(reports).save()
+    assert [report.outcome for report in reports.all] == ["skipped"]
+    assert len(values(kafka.bootstrap_servers, topic)) == 100
+
+
+def test_the_ledger_of_a_pipeline_is_not_taken_for_a_run(
+    spark: SparkSession, kafka: LocalKafka, topic: str
+) -> None:
+    """A pipeline's name that the run's ledger had in version 0.1.0; and an entry that somebody
+    else has put under the name that it has now."""
+    pipeline = {"kafka.transactional.id": f"job-{topic}-run-1"}
+    writer(kafka, topic, numbers(spark, 100), runId="a", **pipeline).save()
+    move_ledger(kafka, f"job-{topic}-run-1~run~a", f"job-{topic}-run-1")
+    writer(kafka, topic, numbers(spark, 100), runId="1").save()
+    assert len(values(kafka.bootstrap_servers, topic)) == 200
+    move_ledger(kafka, f"job-{topic}~run~1", f"job-{topic}~run~2")
+    with pytest.raises(LedgerError, match="not this run wrote it") as refused:
+        writer(kafka, topic, numbers(spark, 100), runId="2").save()
+    assert f"'job-{topic}~run~2'" in str(refused.value) and "of run 1" in str(refused.value)
+    assert len(values(kafka.bootstrap_servers, topic)) == 200
 
 
 def test_all_of_it_becomes_visible_at_once_or_nothing(

@@ -197,10 +197,10 @@ def test_the_death_of_an_older_attempt_is_no_trouble_of_this_one(desk: Desk) -> 
 
 def test_those_who_wait_are_told_that_another_attempt_has_begun(desk: Desk) -> None:
     with claim(desk.place, desk.open(), 0, 1) as holder, claim(desk.place, 1, 1, 2) as waiting:
-        for line in (holder, waiting):
-            line.tell({"want": ["t", 0]})
-            line.tell({"counts": {}})
-        assert [*holder.read()] == ["turn", "sequence"]
+        holder.tell({"want": ["t", 0]})
+        assert [*(holder.read() or {})] == ["turn", "sequence"]
+        waiting.tell({"want": ["t", 0]})
+        waiting.tell({"counts": {}})
         assert waiting.read() == {"counts": {}}, "it waits"
         desk.open()
         assert waiting.read() == {"doom": "the attempt is over"}
@@ -231,7 +231,6 @@ def test_all_tasks_of_an_attempt_count_the_same_partitions(desk: Desk) -> None:
         "first": 2,
         "second": 1,
     }
-    assert desk.counts == {"known": 4, "first": 2, "second": 1}
     many = {f"topic-{number}": number for number in range(2_000)}
     assert agreed_counts(desk.place, attempt, many) == many
     newer = desk.open({"known": 6})

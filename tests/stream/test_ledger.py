@@ -85,7 +85,21 @@ def test_only_one_partition_bears_the_entry(entry: Entry, sources: list[Offsets 
 def test_a_topic_that_is_read_twice_has_a_group_for_each() -> None:
     groups = to_commit("p", an_entry(), [{"a": {"0": 5}}, {"a": {"0": 2}}], None)
     offsets = {name: {at: each.offset for at, each in g.items()} for name, g in groups.items()}
-    assert offsets == {"p": {("a", 0): 5}, "p-2": {("a", 0): 2}}
+    assert offsets == {"p": {("a", 0): 5}, "p~2": {("a", 0): 2}}
+
+
+def test_layout_1_is_read_under_its_own_names() -> None:
+    """It said nothing of state, and its second group could be another pipeline's."""
+    group = to_commit("p", an_entry(), [{"a": {"0": 5}}, {"a": {"0": 2}}], None)["p"]
+    ((where, at),) = group.items()
+    fields = json.loads(at.metadata)
+    del fields["state"]
+    found = last_entry({where: replace(at, metadata=json.dumps(fields | {"sparkonce": 1}))})
+    assert found == an_entry(sources=(("a",), ("a",)), layout=1)
+    assert [group_name("p", number, found.layout) for number in range(3)] == ["p", "p-2", "p-3"]
+    again = to_commit("p", found, [{"a": {"0": 5}}, {"a": {"0": 2}}], None)
+    assert [*again] == ["p", "p~2"]
+    assert last_entry(again["p"]) == replace(found, layout=2)
 
 
 def test_where_no_source_is_kafka_the_carrier_bears_the_entry() -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import DataFrame, SparkSession
 
 from jobs import Job, apart
 from oracle import hanging, values
-from parts import a_topic
+from parts import a_producer, a_topic
 from sparkonce.errors import BrokerError
 from sparkonce.local import LocalKafka
 from sparkonce.stream.ledger import LedgerError
@@ -39,23 +41,60 @@ def test_a_lost_checkpoint_goes_on_from_the_ledger(
     assert sorted(values(job.servers, job.target)) == EXPECTED + more + again
 
 
+def both(job: Job, spark: SparkSession) -> DataFrame:
+    """Two sources that read the same topic, each at its own pace."""
+    slow = replace(job, per_batch=100)
+    tagged = [each.read(spark).select("value") for each in (job, slow)]
+    return tagged[0].union(tagged[1])
+
+
+@pytest.mark.parametrize("layout", [1, 2])
 def test_a_lost_checkpoint_of_two_sources_of_one_topic(
-    spark: SparkSession, new_job: MakeJob
+    spark: SparkSession, kafka: LocalKafka, new_job: MakeJob, layout: int
 ) -> None:
     """Each source has its own place in the topic, and goes on from there."""
     job = new_job(per_batch=300)
-
-    def both() -> object:
-        slow = replace(job, per_batch=100)
-        tagged = [each.read(spark).select("value") for each in (job, slow)]
-        return tagged[0].union(tagged[1])
-
-    write(job, both())
+    write(job, both(job, spark))
     assert sorted(values(job.servers, job.target)) == sorted(EXPECTED * 2)
+    if layout == 1:
+        write_in_layout_1(kafka, job)
     shutil.rmtree(job.checkpoint)
     more = fill(job.servers, job.source, COUNT, 50)
-    write(job, both())
+    write(job, both(job, spark))
     assert sorted(values(job.servers, job.target)) == sorted((EXPECTED + more) * 2)
+
+
+def write_in_layout_1(kafka: LocalKafka, job: Job) -> None:
+    """The ledger as version 0.1.0 would have left it."""
+    with a_producer(kafka) as producer:
+        first, second = (producer.committed_offsets(group) for group in (job.name, f"{job.name}~2"))
+        assert first and second
+        for where, at in first.items():
+            if at.metadata:
+                fields = json.loads(at.metadata) | {"sparkonce": 1}
+                del fields["state"]
+                first[where] = replace(at, metadata=json.dumps(fields))
+        with producer.transaction():
+            producer.send_offsets_to_transaction(first, job.name)
+            producer.send_offsets_to_transaction(second, f"{job.name}-2")
+    admin = AdminClient({"bootstrap.servers": job.servers})
+    admin.delete_consumer_groups([f"{job.name}~2"])[f"{job.name}~2"].result(30)
+
+
+def test_the_second_group_of_a_pipeline_is_not_another_pipelines_ledger(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    """One is named like the other's second group was, and is further in the same topic."""
+    job = new_job(per_batch=300)
+    other = replace(new_job(), name=f"{job.name}-2", source=job.source)
+    write(job, both(job, spark))
+    more = fill(job.servers, job.source, COUNT, 50)
+    other.run(spark)
+    shutil.rmtree(job.checkpoint)
+    write(job, both(job, spark))
+    assert sorted(values(job.servers, job.target)) == sorted((EXPECTED + more) * 2)
+    other.run(spark)
+    assert sorted(values(other.servers, other.target)) == EXPECTED + more
 
 
 def test_state_that_is_lost_is_not_taken_for_empty(spark: SparkSession, new_job: MakeJob) -> None:

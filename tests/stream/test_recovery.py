@@ -9,7 +9,7 @@ import pytest
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.checkpoint import Checkpoint
 from sparkonce.stream.ledger import Entry, LedgerError
-from sparkonce.stream.recovery import FinishCommit, GoOn, StartFromLedger, Step, next_step
+from sparkonce.stream.recovery import Begin, FinishCommit, GoOn, StartFromLedger, Step, next_step
 
 OURS, OTHER = "query-a", "query-b"
 RECORDED_AFTER_DATA = [each for each in Guarantee if each is not Guarantee.AT_MOST_ONCE]
@@ -26,6 +26,9 @@ def ledger(batch: int, query: str = OURS) -> Entry:
         checkpoint="/former",
         sources=None,
     )
+
+
+BEGUN = replace(ledger(-1), sources=())
 
 
 def step(
@@ -49,9 +52,13 @@ def step(
 @pytest.mark.parametrize(
     ("entry", "checkpoint", "expected"),
     [
-        pytest.param(None, Checkpoint(None, None, None), GoOn(), id="all new"),
-        pytest.param(None, Checkpoint(OURS, None, None), GoOn(), id="named, nothing planned"),
-        pytest.param(None, Checkpoint(OURS, 0, None), GoOn(), id="died in its first batch"),
+        pytest.param(None, Checkpoint(None, None, None), Begin(), id="all new"),
+        pytest.param(None, Checkpoint(OURS, None, None), Begin(), id="named, and died"),
+        pytest.param(BEGUN, Checkpoint(OURS, None, None), Begin(), id="signed, and died"),
+        pytest.param(BEGUN, Checkpoint(OURS, 0, None), GoOn(), id="died in its first batch"),
+        pytest.param(BEGUN, Checkpoint(OURS, 2, 1), GoOn(), id="its first batches were empty"),
+        pytest.param(BEGUN, Checkpoint(None, None, None), Begin(), id="signed, checkpoint lost"),
+        pytest.param(BEGUN, Checkpoint(OTHER, None, None), Begin(), id="signed, checkpoint moved"),
         pytest.param(None, Checkpoint(OURS, 5, 5), GoOn(), id="another sink finished batch 5"),
         pytest.param(ledger(5), Checkpoint(OURS, 5, 5), GoOn(), id="all finished"),
         pytest.param(ledger(4), Checkpoint(OURS, 5, 4), GoOn(), id="batch 5 not decided"),
@@ -98,21 +105,27 @@ def test_at_most_once_lets_spark_run_it_again_for_its_state() -> None:
     assert step(ledger(5), Checkpoint(OURS, 5, 4), Guarantee.AT_MOST_ONCE) == GoOn()
 
 
-@pytest.mark.parametrize("committed", [4, None])
-def test_a_ledger_that_is_gone_is_asked_about(committed: int | None) -> None:
-    checkpoint = Checkpoint(OURS, 5, committed)
+@pytest.mark.parametrize(("planned", "committed"), [(5, 4), (5, None), (0, None)])
+def test_a_ledger_that_is_gone_is_asked_about(planned: int, committed: int | None) -> None:
+    """That of a first batch too: it was signed before the batch was planned."""
+    checkpoint = Checkpoint(OURS, planned, committed)
     assert step(None, checkpoint, ledger_lost="replay") == GoOn()
-    assert step(None, checkpoint, ledger_lost="skip") == FinishCommit(5)
+    assert step(None, checkpoint, ledger_lost="skip") == FinishCommit(planned)
     with pytest.raises(LedgerError) as refused:
         step(None, checkpoint)
     said = str(refused.value)
-    for words in ("batch 5", "/here", "'payments'", "offsets.retention.minutes", "ledgerLost"):
+    for words in (
+        f"batch {planned}",
+        "/here",
+        "'payments'",
+        "offsets.retention.minutes",
+        "ledgerLost",
+    ):
         assert words in said
 
 
 @pytest.mark.parametrize("guarantee", [each for each in Guarantee if each.may_repeat])
 def test_where_records_may_be_repeated_the_batch_is_run_again(guarantee: Guarantee) -> None:
-    """Under `none`, a crash before the clock's first entry leaves no ledger."""
     assert step(None, Checkpoint(OURS, 5, 4), guarantee) == GoOn()
     assert step(None, Checkpoint(OURS, 5, 4), guarantee, "skip") == FinishCommit(5)
 

@@ -77,7 +77,7 @@ def test_names_are_taken_in_any_case() -> None:
     assert (settings.dead_letter_topic, settings.attempts_max) == ("Dead", 7)
     assert (settings.ledger_lost, settings.lost_state) == ("replay", "empty")
     assert (settings.driver_host, settings.driver_port) == ("driver", 4040)
-    assert settings.group == "Payments-run-Day-1"
+    assert settings.group == "Payments~run~Day-1"
     assert settings.writers["linger.ms"] == "3"
 
 
@@ -85,6 +85,15 @@ def test_a_query_name_serves_as_the_name_of_the_pipeline() -> None:
     assert KafkaSettings.parse(SERVERS, "orders").pipeline == "orders"
     assert KafkaSettings.parse(SERVERS | {"queryName": "orders"}, None).pipeline == "orders"
     assert KafkaSettings.parse(NAMED | {"queryName": "orders"}, "orders").pipeline == "payments"
+
+
+def test_the_name_of_a_pipeline_is_no_other_ones_run_or_second_group() -> None:
+    with pytest.raises(ConfigError, match="queryName='orders~2' has a '~' in it"):
+        KafkaSettings.parse(SERVERS, "orders~2")
+    settings = KafkaSettings.parse(NAMED | {"queryName": "as ~ you like"}, None)
+    assert settings.pipeline == "payments", "the query's name is another matter"
+    run = KafkaSettings.parse(NAMED | {"runId": "~1"}, None)
+    assert (run.group, run.former_group) == ("payments~run~~1", "payments-run-~1")
 
 
 def test_dead_letters_are_told_to_those_who_write() -> None:
@@ -154,6 +163,7 @@ def test_how_records_are_sent_is_not_how_the_ledger_is(
         ({"batchAttempts": "\N{SUPERSCRIPT TWO}"}, ["batchAttempts=", "whole number"]),
         ({"driverPort": "http"}, ["driverPort='http'", "whole number"]),
         ({"driverPort": "65536"}, ["driverPort='65536'", "0 to 65535"]),
+        ({"kafka.transactional.id": "a~2"}, ["kafka.transactional.id='a~2'", "'~'", "without it"]),
         ({"runId": ""}, ["runId is empty", "leave it out"]),
         ({"kafka.transactional.id": ""}, ["kafka.transactional.id is empty"]),
         ({"kafka.bootstrap.servers": "nowhere"}, ["bootstrap.servers='nowhere'"]),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sparkonce.errors import ConfigError
 from sparkonce.stream import settings
 from sparkonce.stream.given import Given
-from sparkonce.stream.settings import PipelineSettings
+from sparkonce.stream.settings import PipelineSettings, check_pipeline_name
 
 OPTIONS = (
     "pipeline",
@@ -66,6 +66,7 @@ class TableSettings(PipelineSettings):
                 f"{named_by} is missing: name the pipeline, the same name after a restart and no "
                 "other pipeline's (a queryName serves as well)"
             )
+        check_pipeline_name(pipeline, named_by if given.get(named_by) else "queryName")
         keys = tuple(each.strip() for each in (given.get("keyColumns") or "").split(",") if each)
         upserts = given.one_of("writeMode", ["append", "upsert"], "append") == "upsert"
         _check_mode(given, keys, upserts=upserts)

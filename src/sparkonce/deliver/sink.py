@@ -7,7 +7,8 @@ same transactions in another order: rows in one, progress in another, before or 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -21,7 +22,7 @@ from sparkonce.deliver.task import FIGURES, StageTask
 from sparkonce.errors import FencedError, OutcomeUnknown
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.handover import Handover
-from sparkonce.stream.ledger import Entry, Offsets
+from sparkonce.stream.ledger import Entry, Offsets, kept_sources, run_query
 from sparkonce.stream.steps import Observer, Written
 
 _log = logging.getLogger("sparkonce.deliver")
@@ -35,12 +36,14 @@ class TableSink:
         store: Store,
         lag: Lag | None,
         observe: Observer | None,
+        open_former: Callable[[], Store] | None = None,
     ) -> None:
         self._settings = settings
         self._columns = columns
         self._store = store
         self._lag = lag
         self._observe = observe
+        self._open_former = open_former
         self._held = Held(0, None, None)
         self._attempt = 0
         self._parts: list[Part] = []
@@ -56,19 +59,34 @@ class TableSink:
     def take_over(self) -> Entry | None:
         self._store.prepare()
         self._held = self._store.take_over()
-        return self._held.entry
+        entry, sources = self._held.entry, self._held.sources or []
+        if entry is None:
+            return self._former_entry()
+        return replace(entry, sources=kept_sources(sources))
 
     def sources_at(self, entry: Entry) -> list[Offsets | str] | None:
         return self._held.sources
 
-    def sign(self, entry: Entry) -> None:
+    def sign(self, entry: Entry, sources: Sequence[Offsets | str] | None) -> None:
         transaction = self._store.begin(self._held.epoch)
         try:
-            transaction.note(entry, self._held.sources or [])
+            transaction.note(entry, list(sources or []))
             transaction.commit()
         except BaseException:
             transaction.rollback()
             raise
+
+    def _former_entry(self) -> Entry | None:
+        """What this run of a batch job has left under its former name."""
+        if self._open_former is None or self._settings.run_id is None:
+            return None
+        store = self._open_former()
+        try:
+            entry = store.holder().entry
+        finally:
+            store.close()
+        is_own = entry is not None and entry.query == run_query(self._settings.run_id)
+        return entry if is_own else None
 
     def holder(self) -> Entry | None:
         return self._store.holder().entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, StructType
@@ -34,7 +34,15 @@ class TableTarget:
         columns = self._columns(frame.schema)
         store = self.open_store(self.settings, columns)
         lag = Lag.of(self.settings.group, reading.sources) if reading else None
-        return TableSink(self.settings, columns, store, lag, observe)
+        return TableSink(self.settings, columns, store, lag, observe, self._former(columns))
+
+    def _former(self, columns: Columns) -> Callable[[], Store] | None:
+        """Opens the ledger under the name that this run of a batch job had in version 0.1.0."""
+        former = self.settings.former_group
+        if former is None:
+            return None
+        settings = replace(self.settings, pipeline=former, run_id=None)
+        return lambda: self.open_store(settings, columns)
 
     def _columns(self, schema: StructType) -> Columns:
         return Columns.plan(

@@ -17,6 +17,7 @@ from sparkonce.produce.identity import Partition
 
 INTERVAL_S = 5.0
 """As Kafka's auto.commit.interval.ms."""
+_CLOSED_WITHIN_S = 60.0
 
 Groups = Mapping[str, Mapping[Partition, OffsetAndMetadata]]
 
@@ -41,7 +42,12 @@ class AutoCommit:
 
     def close(self) -> None:
         self._stopped.set()
-        self._thread.join()
+        self._thread.join(_CLOSED_WITHIN_S)
+        if self._thread.is_alive():
+            _log.warning(
+                "progress was not noted in %g s: the cluster does not answer, and it is given up",
+                _CLOSED_WITHIN_S,
+            )
 
     def _run(self) -> None:
         over = False
@@ -58,3 +64,7 @@ class AutoCommit:
                     return
                 except SparkonceError as error:
                     _log.warning("progress could not be noted: %s", error)
+                except Exception as error:  # noqa: BLE001 - raised by the next `note`
+                    self._over = FatalError(f"progress is noted no more: {error!r}")
+                    self._over.__cause__ = error
+                    return

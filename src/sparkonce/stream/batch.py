@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from sparkonce.errors import ConfigError
 from sparkonce.stream.attempts import Attempts
-from sparkonce.stream.ledger import Entry
+from sparkonce.stream.ledger import Entry, LedgerError, run_query
 from sparkonce.stream.progress import ProgressListener
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.writer import Options, check_classic, check_session
@@ -61,6 +61,7 @@ class BatchWriter(Options):
             try:
                 entry = _entry(settings)
                 if (before := sink.take_over()) is not None:
+                    _check_own(before, settings)
                     _log.info("run %s was written before: %s", settings.run_id, before)
                     attempts.skipped(entry)
                     return
@@ -69,9 +70,18 @@ class BatchWriter(Options):
                 sink.close()
 
 
+def _check_own(entry: Entry, settings: PipelineSettings) -> None:
+    if entry.query != run_query(str(settings.run_id)):
+        raise LedgerError(
+            f"the ledger of run {settings.run_id!r}, {settings.group!r}, has {entry} of "
+            f"{entry.query}: not this run wrote it, so nobody knows whether the run was written. "
+            f"Look at the target; then use another runId, or another {settings.named_by}"
+        )
+
+
 def _entry(settings: PipelineSettings) -> Entry:
     return Entry(
-        query=f"run {settings.run_id}",
+        query=run_query(str(settings.run_id)),
         batch=0,
         number=0,
         guarantee=settings.guarantee.value,

@@ -21,6 +21,7 @@ from sparkonce.options import ProducerOptions
 from sparkonce.produce import State, TransactionalProducer
 from sparkonce.produce.identity import NO_IDENTITY, Partition
 from sparkonce.produce.states import ABORTABLE
+from sparkonce.produce.topics import UnknownTopic
 from sparkonce.stream.autocommit import AutoCommit
 from sparkonce.stream.desk import Desk
 from sparkonce.stream.handover import Handover
@@ -32,6 +33,7 @@ from sparkonce.stream.ledger import (
     group_name,
     groups_needed,
     last_entry,
+    run_query,
     source_offsets,
     to_commit,
 )
@@ -62,6 +64,7 @@ class KafkaTarget:
             self.settings,
             check_schema(frame.schema, self.settings.topic),
             keeps_partition=reading is not None and reading.keeps_partition,
+            first_sources=reading.first_partitions if reading is not None else (),
             observe=observe,
         )
 
@@ -74,6 +77,7 @@ class KafkaSink:
         columns: Sequence[str],
         *,
         keeps_partition: bool = False,
+        first_sources: Sequence[Partition] = (),
         observe: Observer | None = None,
     ) -> None:
         self._settings = settings
@@ -88,6 +92,8 @@ class KafkaSink:
         self._last_records: int | None = None
         self._topics = {each for each in (settings.topic, settings.dead_letter_topic) if each}
         self._counts_are_doubtful = False
+        targets = [(each, 0) for each in (settings.topic, settings.dead_letter_topic) if each]
+        self._first_places = [*sorted(first_sources)[:1], *targets]
         self._handover = Handover()
         self._producer = TransactionalProducer(settings.owner)
         self._auto_commit = (
@@ -98,26 +104,55 @@ class KafkaSink:
     # -- before the query starts --------------------------------------------------------------
 
     def take_over(self) -> Entry | None:
-        for topic in self._topics:
+        for topic in sorted(self._topics):
             self._producer.partition_count(topic)
         self._producer.init_transactions()
-        return self.holder()
+        return self.holder() or self._former_entry()
 
     def sources_at(self, entry: Entry) -> list[Offsets | str] | None:
         groups = [
-            self._producer.committed_offsets(group_name(self._settings.group, number))
+            self._producer.committed_offsets(group_name(self._settings.group, number, entry.layout))
             for number in range(groups_needed(entry))
         ]
         return source_offsets(entry, groups)
 
-    def sign(self, entry: Entry) -> None:
-        sources = self.sources_at(entry)
+    def sign(self, entry: Entry, sources: Sequence[Offsets | str] | None) -> None:
         if sources is None:
             return  # too many to keep: the first batch signs
-        carrier = min(self._producer.committed_offsets(self._settings.group))
+        carrier = self._signed_at()
+        if carrier is None and all(isinstance(each, str) for each in sources):
+            _log.warning(
+                "%s: its ledger has no place before the first rows are written, as there is no "
+                "option topic, no deadLetterTopic and no Kafka source with topics by name. Should "
+                "the driver die in the first batch, the next start asks for ledgerLost",
+                self._settings.pipeline,
+            )
+            return
+        self._carrier = self._carrier or carrier
         with self._producer.transaction():
             for group, offsets in to_commit(self._settings.group, entry, sources, carrier).items():
                 self._producer.send_offsets_to_transaction(offsets, group)
+
+    def _signed_at(self) -> Partition | None:
+        """Where an entry without offsets of Kafka's goes: to the last one's place; of a new
+        pipeline, to where the first batch will put its own, if that can be told."""
+        if held := self._producer.committed_offsets(self._settings.group):
+            return min(held)
+        for place in self._first_places:
+            try:
+                self._producer.partition_count(place[0])
+            except UnknownTopic:
+                continue
+            return place
+        return None
+
+    def _former_entry(self) -> Entry | None:
+        """What this run of a batch job has left under its former name."""
+        former, run_id = self._settings.former_group, self._settings.run_id
+        if former is None or run_id is None:
+            return None
+        entry = last_entry(self._producer.committed_offsets(former))
+        return entry if entry is not None and entry.query == run_query(run_id) else None
 
     def holder(self) -> Entry | None:
         return last_entry(self._producer.committed_offsets(self._settings.group))
@@ -162,8 +197,7 @@ class KafkaSink:
             if isinstance(error, Overlap) or (self._desk.trouble and self._desk.must_take_turns):
                 self._may_lie_right = False
             raise
-        finally:
-            self._topics |= self._desk.counts.keys()
+        self._topics.update(row.topic for row in rows if row.records)
         return self._sum(rows)
 
     def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None:
@@ -230,10 +264,15 @@ class KafkaSink:
     def _partition_counts(self) -> dict[str, int]:
         """As metadata has them; asked for anew behind an attempt that failed."""
         fresh, self._counts_are_doubtful = self._counts_are_doubtful, False
-        return {
-            topic: self._producer.partition_count(topic, fresh=fresh)
-            for topic in sorted(self._topics)
-        }
+        counts: dict[str, int] = {}
+        for topic in sorted(self._topics):
+            try:
+                counts[topic] = self._producer.partition_count(topic, fresh=fresh)
+            except UnknownTopic:
+                if topic in (self._settings.topic, self._settings.dead_letter_topic):
+                    raise
+                self._topics.discard(topic)  # deleted: rows that name it are dead letters
+        return counts
 
     def _order(self, layout: Layout, partition_counts: Mapping[str, int]) -> Order:
         guarantee = self._settings.guarantee

@@ -20,7 +20,7 @@ from sparkonce.guarantees import Guarantee
 from sparkonce.options import ProducerOptions
 from sparkonce.stream import settings
 from sparkonce.stream.given import Given
-from sparkonce.stream.settings import PipelineSettings
+from sparkonce.stream.settings import PipelineSettings, check_pipeline_name
 
 COLUMNS = ("key", "value", "headers", "topic", "partition", "dead_letter", "source")
 """What of a DataFrame is written; other columns are left out, as Spark's own sink does."""
@@ -53,12 +53,14 @@ class KafkaSettings(PipelineSettings):
     def parse(cls, options: Mapping[str, str], query_name: str | None) -> KafkaSettings:
         given = Given.sort_out(options, (*settings.OPTIONS, *OPTIONS), prefix=_KAFKA)
         kafka = _of_kafka(given)
-        pipeline = kafka.pop("transactional.id", None) or query_name or given.get("queryName")
+        named = kafka.pop("transactional.id", None)
+        pipeline = named or query_name or given.get("queryName")
         if pipeline is None:
             raise ConfigError(
                 "kafka.transactional.id is missing: name the pipeline, the same name after a "
                 "restart and no other pipeline's (a queryName serves as well)"
             )
+        check_pipeline_name(pipeline, "kafka.transactional.id" if named else "queryName")
         dead_letters = given.get("deadLetterTopic")
         if dead_letters:
             kafka["dead.letter.topic"] = dead_letters

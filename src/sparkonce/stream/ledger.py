@@ -20,9 +20,11 @@ from sparkonce.produce.identity import Partition
 Offsets = dict[str, dict[str, int]]
 """As Spark writes a Kafka source's offsets: topic, partition (as text), next offset."""
 
-_LAYOUT = 2
-_READABLE = (1, _LAYOUT)
-"""Layout 1 said nothing of state."""
+LAYOUT = 2
+_READABLE = (1, LAYOUT)
+"""Layout 1 said nothing of state, and named groups in ways that another pipeline could be named."""
+SEPARATOR = "~"
+"""In names that are made from a pipeline's, and in no pipeline's own."""
 _METADATA_BYTES_MAX = 3500
 """Brokers take 4096 by default (offset.metadata.max.bytes)."""
 _CHECKPOINT_CHARS_MAX = 200
@@ -50,6 +52,13 @@ class Entry:
     """For each source its topics, or where it isn't Kafka its offset; None if too long to keep."""
     state: str | None = None
     """Which state belongs to the batch: the mark of a note in the checkpoint (`state`)."""
+    layout: int = LAYOUT
+    """In which it was read."""
+
+    @property
+    def is_a_mere_beginning(self) -> bool:
+        """Whether it was signed by a new pipeline that has recorded nothing since."""
+        return self.batch < 0 and self.sources == ()
 
     @property
     def came_first(self) -> bool:
@@ -61,22 +70,26 @@ class Entry:
         return f"batch {self.batch} by process {self.pid} on {self.host}, {self.checkpoint}"
 
 
-def group_name(pipeline: str, number: int) -> str:
+def group_name(group: str, number: int, layout: int = LAYOUT) -> str:
     """A topic that a second source of the same query reads has its own group."""
-    return pipeline if number == 0 else f"{pipeline}-{number + 1}"
+    between = "-" if layout == 1 else SEPARATOR
+    return group if number == 0 else f"{group}{between}{number + 1}"
+
+
+def run_query(run_id: str) -> str:
+    """What the entry of a batch job has in place of Spark's query id."""
+    return f"run {run_id}"
 
 
 def to_commit(
-    pipeline: str, entry: Entry, sources: Sequence[Offsets | str], carrier: Partition | None
+    name: str, entry: Entry, sources: Sequence[Offsets | str], carrier: Partition | None
 ) -> dict[str, dict[Partition, OffsetAndMetadata]]:
-    """What to commit, group by group; `carrier` bears the entry where no source is Kafka."""
+    """What to commit, group by group, the first of them `name`; `carrier` bears the entry where no
+    source is Kafka."""
     groups: list[dict[Partition, int]] = [{}]
-    kept: list[str | tuple[str, ...]] = []
     for source in sources:
         if isinstance(source, str):
-            kept.append(source)
             continue
-        kept.append(tuple(sorted(source)))
         for topic, offsets in source.items():
             group = next((g for g in groups if not any(t == topic for t, _ in g)), None)
             if group is None:
@@ -87,15 +100,20 @@ def to_commit(
             raise LedgerError("there is no topic to keep the ledger at: set the option topic")
         # One below zero, of a checkpoint that has just begun, would be no offset at all.
         groups[0] = {carrier: max(0, entry.batch)}
-    note = _packed(replace(entry, sources=tuple(kept)))
+    note = _packed(replace(entry, sources=kept_sources(sources)))
     bearer = min(groups[0])
     return {
-        group_name(pipeline, number): {
+        group_name(name, number): {
             where: OffsetAndMetadata(offset, note if number == 0 and where == bearer else "")
             for where, offset in group.items()
         }
         for number, group in enumerate(groups)
     }
+
+
+def kept_sources(sources: Sequence[Offsets | str]) -> tuple[str | tuple[str, ...], ...]:
+    """As an entry has them: the topics of each, or the offset of one that isn't Kafka."""
+    return tuple(each if isinstance(each, str) else tuple(sorted(each)) for each in sources)
 
 
 def last_entry(committed: Mapping[Partition, OffsetAndMetadata]) -> Entry | None:
@@ -133,10 +151,11 @@ def groups_needed(entry: Entry) -> int:
 def _packed(entry: Entry) -> str:
     """Where it is too long, what is only shown goes first, then what a lost checkpoint needs."""
     shorter = replace(entry, checkpoint=entry.checkpoint[-_CHECKPOINT_CHARS_MAX:])
-    notes = [
-        json.dumps({"sparkonce": _LAYOUT, **asdict(each)}, separators=(",", ":"))
-        for each in (entry, shorter, replace(shorter, sources=None))
-    ]
+    notes = []
+    for each in (entry, shorter, replace(shorter, sources=None)):
+        fields = asdict(each)
+        del fields["layout"]
+        notes.append(json.dumps({"sparkonce": LAYOUT, **fields}, separators=(",", ":")))
     return next((note for note in notes if len(note) <= _METADATA_BYTES_MAX), notes[-1])
 
 
@@ -149,11 +168,11 @@ def _unpacked(note: str) -> Entry | None:
         return None
     if (layout := fields.pop("sparkonce")) not in _READABLE:
         raise LedgerError(
-            f"the ledger is written in layout {layout}, this version knows {_LAYOUT}: "
+            f"the ledger is written in layout {layout}, this version knows {LAYOUT}: "
             "run the pipeline with the version of sparkonce that it was last run with, or newer"
         )
     sources = fields.pop("sources")
     kept = (
         None if sources is None else tuple(s if isinstance(s, str) else tuple(s) for s in sources)
     )
-    return Entry(**fields, sources=kept)
+    return Entry(**fields, sources=kept, layout=layout)

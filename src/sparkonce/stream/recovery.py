@@ -30,7 +30,13 @@ class StartFromLedger:
     """The checkpoint is new and the pipeline is not: go on where the ledger ends."""
 
 
-Step = GoOn | FinishCommit | StartFromLedger
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Checkpoint and pipeline are new: sign the ledger before Spark plans the first batch. A batch
+    that is planned and no ledger is then a ledger that is gone, the first batch included."""
+
+
+Step = GoOn | FinishCommit | StartFromLedger | Begin
 
 
 def next_step(
@@ -72,8 +78,8 @@ def next_step(
 
 
 def _new_checkpoint(entry: Entry | None, checkpoint: Checkpoint, location: str) -> Step:
-    if entry is None:
-        return GoOn()
+    if entry is None or entry.is_a_mere_beginning:
+        return Begin()
     # A batch below zero: it was about to start from the ledger, and died before its first batch.
     if entry.query == checkpoint.query and entry.batch >= 0:
         raise LedgerError(
@@ -86,15 +92,16 @@ def _new_checkpoint(entry: Entry | None, checkpoint: Checkpoint, location: str) 
 def _no_ledger(
     checkpoint: Checkpoint, planned: int, pipeline: str, location: str, ledger_lost: str
 ) -> Step:
-    """The first run with this sink, or a ledger that is gone."""
-    never_finished_any = checkpoint.committed is None and planned == 0
-    if checkpoint.committed == planned or never_finished_any or ledger_lost == "replay":
+    """The first run with this sink, or a ledger that is gone: one that has begun with this sink has
+    an entry before its first batch is planned."""
+    if checkpoint.committed == planned or ledger_lost == "replay":
         return GoOn()
     if ledger_lost == "skip":
         return FinishCommit(planned)
     raise LedgerError(
         f"nobody knows whether batch {planned} of {location} was written: Spark has not finished "
         f"it, and there is no ledger of {pipeline!r} (committed offsets expire after the brokers' "
-        "offsets.retention.minutes; or another sink wrote the batches before). Look at the target, "
+        "offsets.retention.minutes; or another sink wrote the batches before; or there was no "
+        "place for one before the first rows). Look at the target, "
         'then say what to do with .option("ledgerLost", "replay") or "skip"'
     )

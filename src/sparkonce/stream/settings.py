@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.given import Given
+from sparkonce.stream.ledger import SEPARATOR
 
 OPTIONS = (
     "guarantee",
@@ -47,7 +49,25 @@ class PipelineSettings:
     @property
     def group(self) -> str:
         """Under what name the ledger is kept; a batch job has one for each of its runs."""
-        return self.pipeline if self.run_id is None else f"{self.pipeline}-run-{self.run_id}"
+        if self.run_id is None:
+            return self.pipeline
+        return f"{self.pipeline}{SEPARATOR}run{SEPARATOR}{self.run_id}"
+
+    @property
+    def former_group(self) -> str | None:
+        """Where version 0.1.0 kept the ledger of a batch job's run; that could be the name of
+        another pipeline as well."""
+        return None if self.run_id is None else f"{self.pipeline}-run-{self.run_id}"
+
+
+def check_pipeline_name(name: str, named_by: str) -> str:
+    """One that can't be taken for the name of another pipeline's run, or of its second group."""
+    if SEPARATOR in name:
+        raise ConfigError(
+            f"{named_by}={name!r} has a {SEPARATOR!r} in it: that sets apart the parts of names "
+            "which are made from a pipeline's, such as those of its runs. Choose a name without it"
+        )
+    return name
 
 
 def in_common(given: Given) -> InCommon:

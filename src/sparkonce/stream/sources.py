@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
+
+from sparkonce.produce.identity import Partition
 
 _STATEFUL = frozenset(
     {
@@ -59,6 +62,18 @@ class Reading:
     """Whether all rows with the same `partition` are in one task: it is the column of the only
     source, a single Kafka topic, and rows are where they were read; or they were repartitioned
     by it."""
+
+    @property
+    def first_partitions(self) -> tuple[Partition, ...]:
+        """The first partition of each Kafka topic that is read by name."""
+        found: list[Partition] = []
+        for source in self.sources:
+            if source.is_kafka:
+                names = source.options.get("subscribe", "").split(",")
+                found += [(name.strip(), 0) for name in names if name.strip()]
+                assigned = json.loads(source.options.get("assign", "{}"))
+                found += [(topic, min(indexes)) for topic, indexes in assigned.items() if indexes]
+        return tuple(found)
 
 
 def reading_of(frame: DataFrame) -> Reading:

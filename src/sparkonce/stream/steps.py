@@ -64,8 +64,10 @@ class Sink(Protocol):
     def sources_at(self, entry: Entry) -> list[Offsets | str] | None:
         """The offsets of each source at that entry, for a checkpoint that was lost."""
 
-    def sign(self, entry: Entry) -> None:
-        """Put one's own name to the last entry, for those who are fenced and want to know."""
+    def sign(self, entry: Entry, sources: Sequence[Offsets | str] | None) -> None:
+        """Put one's own name to the ledger before the first batch: to the last entry, for those who
+        are fenced and want to know; of a new pipeline, to the first, so that a ledger that is lost
+        can be told from one that never was. `sources` as `sources_at` has them."""
 
     def fence(self) -> None: ...
 

@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from sparkonce.stream.checkpoint import CheckpointFolder
-from sparkonce.stream.ledger import Entry, LedgerError
-from sparkonce.stream.recovery import FinishCommit, StartFromLedger, next_step
+from sparkonce.stream.checkpoint import Checkpoint, CheckpointFolder
+from sparkonce.stream.ledger import LAYOUT, Entry, LedgerError, Offsets
+from sparkonce.stream.pipeline import source_lines
+from sparkonce.stream.recovery import Begin, FinishCommit, StartFromLedger, next_step
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading
 from sparkonce.stream.state import StateNotes
@@ -27,7 +28,7 @@ def take_over(
     reading: Reading,
     settings: PipelineSettings,
 ) -> Entry | None:
-    """The entry to go on from, signed by this process; None for a pipeline that is new."""
+    """The entry to go on from, signed by this process."""
     entry = sink.take_over()
     checkpoint = folder.read()
     step = next_step(
@@ -42,28 +43,62 @@ def take_over(
     if isinstance(step, FinishCommit):
         folder.finish(step.batch, notes.ids(entry))
         _log.info("batch %d was written before the last stop: noted for Spark", step.batch)
-    if entry is None:
-        return None
     begin: Callable[[], None] | None = None
-    if isinstance(step, StartFromLedger):
+    if isinstance(step, StartFromLedger) and entry is not None:
         begin = _beginning(sink, folder, reading, settings, entry)
-        query = checkpoint.query or str(uuid.uuid4())
-        if checkpoint.query is None:
-            folder.name_query(query)
-        entry = replace(entry, query=query, batch=-1, state=None)
+        sources = sink.sources_at(entry)
+        entry = replace(entry, query=_named(folder, checkpoint), batch=-1, state=None)
+    elif isinstance(step, Begin) or entry is None:
+        number = -1 if entry is None else entry.number
+        entry, sources = _first_entry(folder, reading, settings, number)
+    else:
+        sources = sink.sources_at(entry)
     signed = replace(
         entry,
         number=entry.number + 1,
         host=socket.gethostname(),
         pid=os.getpid(),
         checkpoint=folder.location,
+        layout=LAYOUT,
     )
-    sink.sign(signed)
+    sink.sign(signed, sources)
     if begin is not None:
         # Behind the signature: whoever dies before it has begun begins again.
         begin()
         _log.info("the checkpoint is new: %s goes on from its ledger", settings.pipeline)
     return signed
+
+
+def _named(folder: CheckpointFolder, checkpoint: Checkpoint) -> str:
+    """The query's id. A new checkpoint gets one before Spark gives it one."""
+    query = checkpoint.query or str(uuid.uuid4())
+    if checkpoint.query is None:
+        folder.name_query(query)
+    return query
+
+
+def _first_entry(
+    folder: CheckpointFolder, reading: Reading, settings: PipelineSettings, number: int
+) -> tuple[Entry, list[Offsets | str]]:
+    """Of a pipeline without a ledger: what Spark has finished, and where the sources were then.
+    Nobody has to be asked about that again, whatever happens in the next batch."""
+    checkpoint = folder.read()
+    done = -1 if checkpoint.committed is None else checkpoint.committed
+    sources: list[Offsets | str] = []
+    if done >= 0:
+        kafka = [source.is_kafka for source in reading.sources]
+        sources = source_lines(folder.planned(done).sources, kafka)
+    entry = Entry(
+        query=_named(folder, checkpoint),
+        batch=done,
+        number=number,
+        guarantee=settings.guarantee.value,
+        host="",
+        pid=0,
+        checkpoint="",
+        sources=None,
+    )
+    return entry, sources
 
 
 def _beginning(
