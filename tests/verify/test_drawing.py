@@ -120,7 +120,7 @@ def test_sizes_and_input_of_exactly_once_differ_from_seed_to_seed() -> None:
     own = families(PIPELINES["topics"], EXACTLY)
     workloads = {plan.workload for family in own for plan in plans("topics", family, 40)}
     assert any(each.aborted for each in workloads)
-    assert any(each.records >= 1_000 and each.value_bytes > each.batch_size for each in workloads)
+    assert any(each.per_batch >= 1_000 and each.value_bytes > each.batch_size for each in workloads)
     assert any(each.partitions >= 8 for each in workloads)
 
 

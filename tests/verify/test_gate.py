@@ -98,3 +98,20 @@ def test_only_so_many_are_on_their_way() -> None:
         assert begun == [1, 2, 3]
         gate.release(0)
         held.join(10)
+
+
+def test_a_wait_is_over_when_nobody_tells_anything_for_too_long() -> None:
+    with Gate(lambda arrival: None) as gate:
+        seen = 0
+
+        def is_far() -> bool:
+            nonlocal seen
+            seen += 1
+            if seen < 10:
+                gate.a_pass(1, 0)("open")  # somebody is still on the way
+            return False
+
+        assert not gate.wait(is_far, timeout_s=60, quiet_s=0.3)
+        assert seen >= 10
+        assert not gate.wait(lambda: False, timeout_s=0.1)
+        assert gate.wait(lambda: True, timeout_s=0.1, quiet_s=0.1)

@@ -65,7 +65,7 @@ PLAIN: Final = Workload()
 ABORTED: Final = Workload(aborted=9)
 WIDE: Final = Workload(records=160, per_batch=80, partitions=8, aborted=12)
 LARGE: Final = Workload(
-    records=4_000, per_batch=2_000, partitions=4, value_bytes=1_500, batch_size=1_024
+    records=2_000, per_batch=1_000, partitions=4, value_bytes=1_500, batch_size=1_024
 )
 """Hundreds of requests a transaction, several under way; values from a few bytes to more than a
 batch may have."""
@@ -335,10 +335,9 @@ _STATE_TURNS: Final = (
     ("rocksdb", "kill"),
     ("hdfs", "kill"),
     ("rocksdb by version", "kill"),
-    ("rocksdb", "outlast"),
 )
-"""Where Spark keeps state, and how a batch is undone. With RocksDB by version the maintenance of
-the same life would put the second attempt's snapshot over that of the first."""
+"""Where Spark keeps state, and how a batch is undone. With RocksDB the maintenance of the same life
+would put the second attempt's snapshot over that of the first."""
 
 _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.NETWORK: _Drawing.network,

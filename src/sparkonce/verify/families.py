@@ -65,12 +65,21 @@ def _of_points(pipeline: Pipeline) -> list[str]:
 
 
 def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
-    """How many the quick preset has of a cell: what one trial can't be enough for has several."""
+    """How many the quick preset has of a cell: what one trial can't be enough for has several.
+
+    Without Spark they cost little. Of pipelines with Spark the plain one has most, and that with
+    state where state is at stake: the others share the steps of the protocol with these.
+    """
     if guarantee is not Guarantee.EXACTLY_ONCE:
         return 1
-    if family == ZOMBIE and pipeline.is_stateful and pipeline.provide is None:
-        return 3
-    return _TRIALS.get(family, 1)
+    if not pipeline.spark:
+        return _WITHOUT_SPARK.get(family, 1)
+    if pipeline.is_stateful:
+        return _WITH_STATE.get(family, 1)
+    is_plain = pipeline.writes_kafka and pipeline.batched and pipeline.outputs == 1
+    return _PLAIN.get(family, 1) if is_plain and pipeline.provide is None else 1
 
 
-_TRIALS: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, STATE: 5, LATE: 2, COORDINATOR: 2}
+_WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2}
+_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2}
+_WITH_STATE: Final = {CRASH: 2, STATE: 4, ZOMBIE: 2}

@@ -79,6 +79,7 @@ class Gate:
         self.errors: dict[int, Exception] = {}
         """What went wrong in `decide`, by trial: the first of each."""
         self._closing = False
+        self._told_s = time.monotonic()
         self._server = _Server((_LOOPBACK, 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, name="sparkonce-gate")
 
@@ -145,19 +146,24 @@ class Gate:
         with self._changed:
             return self._ended.get((trial, life))
 
-    def wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Until the condition holds, looked at whenever something is told."""
-        deadline_s = time.monotonic() + timeout_s
+    def wait(
+        self, condition: Callable[[], bool], timeout_s: float, quiet_s: float | None = None
+    ) -> bool:
+        """Until the condition holds, looked at whenever something is told; False when the time is
+        over, or nobody has told anything for so long."""
+        began_s = time.monotonic()
         while not condition():
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
+            now_s = time.monotonic()
+            last_s = max(began_s, self._told_s)
+            if now_s > began_s + timeout_s or (quiet_s and now_s > last_s + quiet_s):
                 return False
             with self._changed:
-                self._changed.wait(min(left_s, 0.2))
+                self._changed.wait(0.2)
         return True
 
     def hear(self, told: dict[str, Any]) -> None:
         trial, life = int(told["trial"]), int(told["life"])
+        self._told_s = time.monotonic()
         if "ended" in told:
             with self._changed:
                 self._ended[trial, life] = str(told["ended"])

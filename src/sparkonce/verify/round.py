@@ -43,7 +43,9 @@ from sparkonce.verify.verdicts import failed, outcomes
 
 _LIVES_MORE: Final = 3
 """A pipeline that failed is started again, as any supervisor would, so often at most."""
-_LIFE_TIMEOUT_S: Final = 240.0
+_STUCK_S: Final = 180.0
+"""A life in which nobody comes to a point or to an end for so long goes no further."""
+_LIFE_TIMEOUT_S: Final = 1_200.0
 _ZOMBIE_TIMEOUT_S: Final = 90.0
 _QUIET_S: Final = 90.0
 """Longer than a group waits for a member that was killed."""
@@ -131,7 +133,7 @@ class Round:
         with ExitStack() as stack:
             failures = self._lives(stack, 0, planned, self._courses)
             for child, life in self._zombies:
-                self._wake(child, life)
+                failures |= self._wake(child, life)
                 self._stand_still("after the zombie", self._courses)
             with_more = {
                 number: course
@@ -151,6 +153,7 @@ class Round:
     ) -> dict[int, str]:
         """So many lives, and a few more where one failed; why a trial never came to its end."""
         failures: dict[int, str] = {}
+        stuck: dict[int, str] = {}
         for life in range(first, first + planned + _LIVES_MORE):
             if life >= first + planned:
                 for course in courses.values():
@@ -158,7 +161,7 @@ class Round:
             self._heard(f"life {life + 1}")
             child = stack.enter_context(self._start(life, courses))
             stack.callback(self._listen_to, child)
-            self._await_settled(life, child, courses)
+            stuck |= self._await_settled(life, child, courses)
             ended = {number: self._gate.ended(number, life) for number in courses}
             failures = self._failures(life, ended, child)
             if self._is_paused_in(life):
@@ -176,26 +179,28 @@ class Round:
             courses = {
                 number: course
                 for number, course in courses.items()
-                if number in failures or life + 1 < lives(course.trial.schedule)
+                if number not in stuck
+                and (number in failures or life + 1 < lives(course.trial.schedule))
             }
             if not courses:
                 break
-        return failures
+        return failures | stuck
 
-    def _await_settled(self, life: int, child: Child, courses: Mapping[int, Course]) -> None:
-        """Until each has ended, or has come to where this life is to end for it."""
+    def _await_settled(
+        self, life: int, child: Child, courses: Mapping[int, Course]
+    ) -> dict[int, str]:
+        """Until each has ended, or has come to where this life is to end for it; answers what is
+        to be said of those that never will."""
         settled = partial(self._is_settled, life, child, courses)
-        if self._gate.wait(settled, _LIFE_TIMEOUT_S):
-            return
-        late = [
-            number
+        if self._gate.wait(settled, _LIFE_TIMEOUT_S, _STUCK_S):
+            return {}
+        said = child.tell_where()
+        return {
+            number: f"it neither ended nor came to its point in life {life + 1}, and nobody told "
+            f"of anything for {_STUCK_S:g} s. Its process said last:\n{said}"
             for number, course in courses.items()
-            if self._gate.ended(number, life) is None and not self._is_where_it_ends(course, life)
-        ]
-        raise SparkonceError(
-            f"trials {late} neither ended nor came to their point within {_LIFE_TIMEOUT_S:g} s of "
-            f"life {life + 1}. Its process said last:\n" + child.tell_where()
-        )
+            if not self._is_settled(life, child, {number: course})
+        }
 
     def _clear_work(self) -> None:
         """What a cluster in one's own process leaves in Spark's folder: its executors' jars."""
@@ -298,8 +303,8 @@ class Round:
             for each in course.trial.schedule
         )
 
-    def _wake(self, child: Child, life: int) -> None:
-        """The zombie goes on, while its successor's work is done."""
+    def _wake(self, child: Child, life: int) -> dict[int, str]:
+        """The zombie goes on, while its successor's work is done; those that don't find an end."""
         for course in self._all:
             if any(
                 isinstance(each, Pause) and each.until_expired for each in course.trial.schedule
@@ -310,22 +315,24 @@ class Round:
         self._tell(self._courses, "life", f"the stopped driver of life {life + 1} goes on")
         child.resume()
         self._gate.release(life)
-        is_over = self._gate.wait(
+        self._gate.wait(
             lambda: (
                 not child.is_running()
                 or all(self._gate.ended(number, life) is not None for number in self._courses)
             ),
             _ZOMBIE_TIMEOUT_S,
         )
+        endless: dict[int, str] = {}
         for number, course in self._courses.items():
             how = self._gate.ended(number, life)
             course.tell("end", f"the zombie ended: {how[:300] if how else how}")
+            if how is None and child.is_running():
+                endless[number] = (
+                    "a driver that was fenced neither ended nor failed within "
+                    f"{_ZOMBIE_TIMEOUT_S:g} s. It said last:\n{child.last_words()}"
+                )
         child.kill()
-        if not is_over:
-            raise SparkonceError(
-                f"a driver that was fenced neither ended nor failed within {_ZOMBIE_TIMEOUT_S:g} "
-                f"s. It said last:\n{child.last_words()}"
-            )
+        return endless
 
     def _stand_still(self, when: str, courses: Mapping[int, Course]) -> None:
         """Between two lives: what the log has, and how far each says that it is."""
