@@ -74,8 +74,8 @@ class Schema:
             store.close()
 
     def rows(self, what: str = "id, name", table: str = "target") -> list[tuple[Any, ...]]:
-        found = self.execute(f"SELECT {what} FROM {table} ORDER BY 1")
-        return [tuple(row.values()) for row in found]
+        with self.connect() as connection:
+            return connection.execute(f"SELECT {what} FROM {table} ORDER BY 1").fetchall()
 
 
 def stage(store: PostgresStore, epoch: int, rows: Sequence[Row], attempt: int = 1) -> Part:
