@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from deliver.postgres_schema import Schema
 from deliver.tables import DeltaTable, DuckDBTable, PostgresTable, Table
-from sparkonce.local import LocalKafka
+from sparkonce.local import LocalKafka, LocalPostgres
 
 
 @pytest.fixture(params=["duckdb", "postgres", "delta"])
@@ -28,3 +29,8 @@ def topic(kafka: LocalKafka) -> Iterator[str]:
     kafka.create_topic(name, partitions=2)
     yield name
     kafka.delete_topic(name)
+
+
+@pytest.fixture
+def schema(postgres: LocalPostgres, postgres_schema: str) -> Schema:
+    return Schema(postgres.url, postgres_schema)

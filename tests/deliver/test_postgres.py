@@ -36,11 +36,16 @@ class PostgresSchema:
 
     def staged(self) -> int:
         with psycopg.connect(self.url) as connection:
-            (count,) = connection.execute(
-                "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename LIKE %s",
+            tables = connection.execute(
+                "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename LIKE %s",
                 (self.schema, "sparkonce_%"),
-            ).fetchone()
-            return count
+            ).fetchall()
+            attempts = "SELECT DISTINCT _task >> 23 FROM"
+            return sum(
+                len(connection.execute(f"{attempts} {self.schema}.{name}").fetchall())
+                for (name,) in tables
+                if name != "sparkonce_ledger"
+            )
 
 
 class TestPostgres(Conformance):

@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
-import psycopg
-import pyarrow as pa
 import pytest
-from psycopg.rows import dict_row
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from sparkonce.deliver.columns import BAD, ROW, Columns
-from sparkonce.deliver.postgres import target
-from sparkonce.deliver.store import Loaded, Part, RowsRefused, Store
+from deliver.postgres_schema import ASIDE, ID, NAME, Schema, write
+from sparkonce.deliver.columns import DELETED, SEQUENCE
+from sparkonce.deliver.store import Loaded, RowsRefused
 from sparkonce.errors import ConfigError, EncodeError
-from sparkonce.local import LocalPostgres
-
-SCHEMA = StructType([StructField("id", LongType()), StructField("name", StringType())])
 
 
-class Schema:
-    def __init__(self, url: str, name: str) -> None:
-        self.url = url
-        self.name = name
-
-    def execute(self, statement: str) -> list[dict[str, Any]]:
-        with psycopg.connect(self.url, row_factory=dict_row) as connection:
-            connection.execute(f"SET search_path = {self.name}")
-            done = connection.execute(statement)
-            return done.fetchall() if done.description else []
-
-    def store(self, schema: StructType = SCHEMA, **options: str) -> Store:
-        given = {
-            "url": self.url,
-            "dbtable": f"{self.name}.target",
-            "ledgerTable": f"{self.name}.ledger",
-            "pipeline": self.name,
-        }
-        made = target(given | options, None)
-        columns = Columns.plan(
-            schema, made.settings, type_of=made.type_of, nested_as_json=made.nested_as_json
-        )
-        return made.open_store(made.settings, columns)
-
-    def write(self, store: Store, rows: list[dict[str, Any]]) -> Loaded:
-        store.prepare()
-        epoch = store.take_over().epoch
-        fields = [(name, pa.int64() if name == "id" else pa.string()) for name in rows[0]]
-        batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(fields))
-        name = store.stage(epoch, 1)(1, batch.schema, iter([batch]))
-        transaction = store.begin(epoch)
-        try:
-            loaded = transaction.load([Part(1, name, batch.num_rows, batch.nbytes)])
-            transaction.commit()
-            return loaded
-        finally:
-            transaction.rollback()
-            store.discard(epoch, 1)
-            store.close()
-
-
-@pytest.fixture
-def schema(postgres: LocalPostgres, postgres_schema: str) -> Schema:
-    return Schema(postgres.url, postgres_schema)
+def random_text(length: int) -> str:
+    """Such as can't be compressed to what fits into an index."""
+    return "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
 
 
 BAD_ROWS = [
@@ -72,6 +32,7 @@ BAD_ROWS = [
     pytest.param("id bigint, name text NOT NULL", {"id": 1, "name": None}, id="not null"),
     pytest.param("id bigint, name uuid", {"id": 1, "name": "no uuid"}, id="cast"),
     pytest.param("id bigint, name text", {"id": 1, "name": "a\0b"}, id="zero"),
+    pytest.param("id bigint, name text UNIQUE", {"id": 1, "name": random_text(9000)}, id="index"),
 ]
 
 
@@ -84,9 +45,8 @@ def test_a_bad_row_fails_the_batch_or_is_put_aside(
     with pytest.raises((RowsRefused, EncodeError), match="deadLetterTable"):
         schema.write(schema.store(), [good, bad])
     assert schema.execute("SELECT * FROM target") == []
-    aside = {BAD: None, ROW: None}
-    store = schema.store(deadLetterTable=f"{schema.name}.dead")
-    assert schema.write(store, [good | aside, bad | aside]) == Loaded(1, 1)
+    store = schema.store(dead="dead")
+    assert schema.write(store, [good | ASIDE, bad | ASIDE]) == Loaded(1, 1)
     assert [row["id"] for row in schema.execute("SELECT id FROM target")] == [2]
     (dead,) = schema.execute('SELECT reason, "row" FROM dead')
     assert dead["reason"]
@@ -100,8 +60,8 @@ def test_a_row_of_many_columns_is_put_aside_too(schema: Schema) -> None:
     )
     columns = ", ".join(f"{name} text" for name in names)
     schema.execute(f"CREATE TABLE target (id smallint, {columns})")
-    row = {"id": 40_000, **dict.fromkeys(names, "v"), BAD: None, ROW: None}
-    store = schema.store(wide, deadLetterTable=f"{schema.name}.dead")
+    row = {"id": 40_000, **dict.fromkeys(names, "v"), **ASIDE}
+    store = schema.store(wide, dead="dead")
     assert schema.write(store, [row]) == Loaded(0, 1)
 
 
@@ -147,3 +107,176 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start(
         with pytest.raises(ConfigError, match=told):
             store.prepare()
     store.close()
+
+
+# -- which rows are bad, and which are not ------------------------------------------------------
+
+
+def test_rows_that_a_policy_refuses(schema: Schema) -> None:
+    """Their error has the code of a missing privilege."""
+    schema.execute("CREATE TABLE target (id bigint, name text)")
+    schema.execute("ALTER TABLE target ENABLE ROW LEVEL SECURITY")
+    schema.execute("CREATE POLICY small ON target USING (true) WITH CHECK (id < 10)")
+    user = f"{schema.name}_user"
+    schema.execute(f"CREATE USER {user} PASSWORD 'secret'")
+    try:
+        schema.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema.name} TO {user}")
+        schema.execute(f"GRANT SELECT, INSERT ON target TO {user}")
+        login = {"user": user, "password": "secret"}
+        rows = [{"id": 1, "name": "a"}, {"id": 10, "name": "b"}]
+        with pytest.raises(RowsRefused, match="row-level security"):
+            schema.write(schema.store(**login), rows)
+        aside = [row | ASIDE for row in rows]
+        assert schema.write(schema.store(**login, dead="dead"), aside) == Loaded(1, 1)
+        assert schema.rows() == [(1, "a")]
+        schema.execute(f"REVOKE INSERT ON target FROM {user}")
+        with pytest.raises(ConfigError, match="permission denied"):
+            schema.store(**login).prepare()
+    finally:
+        schema.execute(f"DROP OWNED BY {user}")
+        schema.execute(f"DROP USER {user}")
+
+
+def test_rows_that_a_view_refuses(schema: Schema) -> None:
+    schema.execute("CREATE TABLE behind (id bigint, name text)")
+    view = "CREATE VIEW target AS SELECT * FROM behind WHERE id < 10 WITH CHECK OPTION"
+    schema.execute(view)
+    rows = [{"id": id_, "name": "a", **ASIDE} for id_ in (1, 10)]
+    assert schema.write(schema.store(dead="dead"), rows) == Loaded(1, 1)
+
+
+TREE = "id bigint PRIMARY KEY, name text, parent bigint REFERENCES target"
+
+
+@pytest.mark.parametrize("order", ["children first", "parents first", "shuffled"])
+def test_a_child_and_its_parent_may_come_in_any_order(
+    schema: Schema, order: str, seed: int
+) -> None:
+    """One statement takes both, and so does a batch with another row that is bad."""
+    schema.execute(f"CREATE TABLE target ({TREE})")
+    ids = list(range(1, 41))
+    if order == "children first":
+        ids.reverse()
+    elif order == "shuffled":
+        random.Random(seed).shuffle(ids)
+    rows = [{"id": id_, "name": "a", "parent": id_ - 1 or None} for id_ in ids]
+    rows.insert(20, {"id": 100, "name": "lost", "parent": 99})
+    fields = StructType([ID, NAME, StructField("parent", LongType())])
+    store = schema.store(fields, dead="dead")
+    assert schema.write(store, [row | ASIDE for row in rows]) == Loaded(40, 1)
+    assert [id_ for (id_,) in schema.rows("id")] == list(range(1, 41))
+
+
+def changes(*rows: tuple[int | None, str | None, int, bool]) -> list[dict[str, Any]]:
+    return [
+        {"id": id_, "name": name, "at": at, DELETED: gone, SEQUENCE: at, **ASIDE}
+        for id_, name, at, gone in rows
+    ]
+
+
+CHANGES = StructType([ID, NAME, StructField("at", LongType()), StructField("gone", BooleanType())])
+UPSERTS = {
+    "writeMode": "upsert",
+    "keyColumns": "id",
+    "sequenceBy": "at",
+    "deleteColumn": "gone",
+    "dead": "dead",
+}
+
+
+def test_the_row_before_a_bad_one_is_the_newest(schema: Schema) -> None:
+    """As if the changes of a key were written one after the other."""
+    schema.execute(
+        "CREATE TABLE target (id bigint PRIMARY KEY, name text CHECK (name <> 'x'), at bigint)"
+    )
+    rows = changes(
+        (1, "a", 1, False),
+        (1, "b", 2, False),
+        (1, "x", 3, False),
+        (1, "x", 4, False),
+        (2, "x", 1, False),
+        (3, "c", 1, False),
+        (3, "x", 3, False),
+        (3, None, 2, True),
+        (4, "d", 1, False),
+    )
+    assert schema.write(schema.store(CHANGES, **UPSERTS), rows) == Loaded(5, 4)
+    assert schema.rows() == [(1, "b"), (4, "d")]
+    what = "\"row\"::json->>'id' AS id, \"row\"::json->>'at' AS at"
+    assert sorted(schema.rows(what, "dead")) == [("1", "3"), ("1", "4"), ("2", "1"), ("3", "3")]
+
+
+def test_a_delete_that_is_refused(schema: Schema) -> None:
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, at bigint)")
+    schema.execute("CREATE TABLE child (parent bigint REFERENCES target)")
+    schema.execute("INSERT INTO target VALUES (1, 'a'), (2, 'b')")
+    schema.execute("INSERT INTO child VALUES (1)")
+    rows = changes((1, None, 1, True), (2, None, 1, True), (3, "c", 1, False))
+    assert schema.write(schema.store(CHANGES, **UPSERTS), rows) == Loaded(2, 1)
+    assert schema.rows() == [(1, "a"), (3, "c")]
+
+
+def test_what_was_unique_in_a_deleted_row_is_free(schema: Schema) -> None:
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text UNIQUE, at bigint)")
+    schema.execute("INSERT INTO target VALUES (2, 'a')")
+    rows = changes((1, "a", 1, False), (2, None, 1, True))
+    assert schema.write(schema.store(CHANGES, **UPSERTS), rows) == Loaded(2)
+    assert schema.rows() == [(1, "a")]
+
+
+def test_keys_are_compared_as_the_table_compares_them(schema: Schema) -> None:
+    """They are staged as text here, and one is no key at all."""
+    schema.execute("CREATE TABLE target (id int PRIMARY KEY, name text, at bigint)")
+    fields = StructType([StructField("id", StringType()), *CHANGES.fields[1:]])
+    rows = changes((None, "a", 1, False), (None, "b", 2, False), (None, "c", 1, False))
+    for row, id_ in zip(rows, ("1", "01", "one"), strict=True):
+        row["id"] = id_
+    for number, row in enumerate(rows):
+        row["at"] = row[SEQUENCE] = number
+    assert schema.write(schema.store(fields, **UPSERTS), rows) == Loaded(2, 1)
+    assert schema.rows() == [(1, "b")]
+
+
+@pytest.mark.parametrize("kind", ["UNIQUE", "UNIQUE NULLS NOT DISTINCT"])
+def test_null_keys_are_what_the_table_says(schema: Schema, kind: str) -> None:
+    schema.execute(f"CREATE TABLE target (id bigint {kind}, name text, at bigint)")
+    store, epoch = schema.open(CHANGES, **UPSERTS)
+    write(store, epoch, changes((None, "a", 1, False), (None, "b", 2, False)))
+    distinct = kind == "UNIQUE"
+    assert len(schema.rows()) == (2 if distinct else 1)
+    write(store, epoch, changes((None, None, 3, True)))
+    assert len(schema.rows()) == (2 if distinct else 0)
+    store.close()
+
+
+def test_columns_may_have_any_name(schema: Schema) -> None:
+    """`r` and `refused` were those of variables."""
+    names = ["r", "refused", "s", "t", "n", "excluded", "g", "l", "c", "parts"]
+    fields = StructType([StructField(name, LongType()) for name in names])
+    columns = ", ".join(f'"{name}" smallint' for name in names)
+    schema.execute(f"CREATE TABLE target ({columns}, PRIMARY KEY (r, refused))")
+    options = {"writeMode": "upsert", "keyColumns": "r,refused", "dead": "dead"}
+    rows = [dict.fromkeys(names, 1) | ASIDE, dict.fromkeys(names, 40_000) | ASIDE]
+    assert schema.write(schema.store(fields, **options), rows) == Loaded(1, 1)
+
+
+@pytest.mark.parametrize("bad", [1, 50])
+def test_what_bad_rows_cost_does_not_grow_with_the_batch(schema: Schema, bad: int) -> None:
+    """A trial is a transaction number of the server's, of which it has not too many."""
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text CHECK (name <> 'x'))")
+    store, epoch = schema.open(dead="dead")
+    count = 5_000
+    rows = [
+        {"id": id_, "name": "x" if id_ % (count // bad) == 7 else "a", **ASIDE}
+        for id_ in range(count)
+    ]
+    before = number(schema)
+    assert write(store, epoch, rows) == Loaded(count - bad, bad)
+    # Of each bad one, no more than it takes to halve what it is found in, there and back.
+    assert number(schema) - before < 10 + bad * 2 * (count // bad).bit_length()
+    store.close()
+
+
+def number(schema: Schema) -> int:
+    ((found,),) = schema.rows("txid_snapshot_xmax(txid_current_snapshot())", "(SELECT) AS nothing")
+    return int(found)

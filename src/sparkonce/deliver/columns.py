@@ -29,7 +29,10 @@ from sparkonce.errors import ConfigError
 DELETED, SEQUENCE, BAD, ROW = "_deleted", "_sequence", "_bad", "_row"
 RANK = "_rank"
 """Which of the rows of a key is the newest, while they are moved."""
-_RESERVED = (DELETED, SEQUENCE, BAD, ROW, RANK)
+TASK = "_task"
+"""By which task a row was staged, where those of several are in one place."""
+_RESERVED = (DELETED, SEQUENCE, BAD, ROW, RANK, TASK)
+_RESERVED_PREFIX = "_sparkonce_"
 _DEAD_LETTER = "dead_letter"
 
 NESTED = (ArrayType, MapType, StructType, VariantType)
@@ -123,7 +126,7 @@ def _check_names(names: Sequence[str], settings: TableSettings) -> None:
     for name in names:
         if lower.count(name.lower()) > 1:
             raise ConfigError(f"there are several columns {name!r}: drop or rename all but one")
-        if name.lower() in _RESERVED:
+        if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIX):
             raise ConfigError(f"column {name!r} has a name that sparkonce needs: rename it")
     asked = {
         "keyColumns": settings.keys,

@@ -18,6 +18,7 @@ OPTIONS = (
     "deleteColumn",
     "sequenceBy",
     "createTable",
+    "mergeSchema",
     "deadLetterTable",
     "ledgerTable",
 )
@@ -40,6 +41,8 @@ class TableSettings(PipelineSettings):
     sequence_by: str | None
     """Which of several rows of a key in one batch is the newest."""
     creates: bool
+    merges_schema: bool
+    """Whether columns that the table lacks are added to it."""
     dead_letter_table: str | None
     ledger_table: str
     more: Mapping[str, str] = field(repr=False)
@@ -81,6 +84,7 @@ class TableSettings(PipelineSettings):
             delete_column=given.get("deleteColumn"),
             sequence_by=given.get("sequenceBy"),
             creates=given.is_true("createTable"),
+            merges_schema=given.is_true("mergeSchema"),
             dead_letter_table=given.get("deadLetterTable"),
             ledger_table=given.get("ledgerTable") or LEDGER,
             more={

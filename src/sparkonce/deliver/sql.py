@@ -76,8 +76,9 @@ class Move:
     upserts: bool
     ready: str | None = None
     """In place of the newest: what is left when refused rows were put aside."""
-    key_casts: dict[str, str] = field(default_factory=dict)
-    """How a key becomes what the table compares, where two of one value may differ as staged."""
+    key_casts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """How a key becomes what the table compares, where two of one value may differ as staged: what
+    is to be written before and behind it."""
     nulls_equal: bool = False
     """Whether null is a key like others to the table (NULLS NOT DISTINCT)."""
 
@@ -90,15 +91,17 @@ class Move:
 
     @property
     def newest(self) -> str:
-        """One row for each key; null equals none, as in the table, so such rows are all there."""
-        if self.ready is not None:
-            return self.ready
+        """One row for each key."""
+        return self.newest_of(self.good) if self.ready is None else self.ready
+
+    def newest_of(self, rows: str) -> str:
+        """Null equals no key, as in the table, so rows with a null key are all there."""
         if not self.upserts or SEQUENCE not in self.columns.beside:
-            return self.good
+            return rows
         others = "" if self.nulls_equal else f" OR {self._has_null}"
         return (
             f"(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY {self.keys()} "
-            f"ORDER BY {SEQUENCE} DESC NULLS LAST) AS {RANK} FROM {self.good} AS g) AS r "
+            f"ORDER BY {SEQUENCE} DESC NULLS LAST) AS {RANK} FROM {rows} AS g) AS r "
             f"WHERE {RANK} = 1{others})"
         )
 
@@ -112,13 +115,13 @@ class Move:
             f"GROUP BY {self.keys()} HAVING count(*) > 1 LIMIT 1"
         )
 
-    def keys(self, row: str = "") -> str:
+    def keys(self) -> str:
         """As the table compares them."""
-        return ", ".join(self.key(name, f"{row}{quoted(name)}") for name in self.columns.keys)
+        return ", ".join(self.key(name, quoted(name)) for name in self.columns.keys)
 
     def key(self, name: str, column: str) -> str:
-        cast = self.key_casts.get(name)
-        return f"CAST({column} AS {cast})" if cast else column
+        before, behind = self.key_casts.get(name, ("", ""))
+        return f"{before}{column}{behind}"
 
     @property
     def _has_null(self) -> str:

@@ -1,49 +1,164 @@
-"""Rows that the table does not take: put aside one by one, in the transaction of the others.
+"""Rows that the table does not take: found on the server, in the transaction of the others.
 
-All at once first, which is the rule; only a batch with a bad row in it is gone through row by row,
-on the server.
+All at once first, which is the rule. Only a batch with a bad row in it is searched: as many rows
+as were good before the last bad one are tried together, and where they are refused, the first bad
+one is found by halving. So the number of trials, each of which costs a transaction number of the
+server, grows with the bad rows and not with the batch.
+
+What a trial has written stays; a bad row is marked in the stage, and moved to the dead letters with
+those that were marked before. Where a key's newest row is bad, the one before it is the newest.
 """
 
 from __future__ import annotations
 
 import psycopg
 
-from sparkonce.deliver.columns import DELETED, RANK
-from sparkonce.deliver.sql import Move, literal, quoted
+from sparkonce.deliver.columns import BAD, RANK, ROW, SEQUENCE, TASK
+from sparkonce.deliver.postgres.layout import TableFacts
+from sparkonce.deliver.postgres.statements import PostgresMove
+from sparkonce.deliver.sql import literal, quoted
+from sparkonce.deliver.store import RowsRefused
 from sparkonce.postgresql import Connection
 
-_COUNT = "sparkonce.refused"
+_CLASSES = (
+    psycopg.IntegrityError,
+    psycopg.DataError,
+    psycopg.errors.ProgramLimitExceeded,  # an index entry that is too large
+    psycopg.errors.WithCheckOptionViolation,
+)
+_CONDITIONS = (
+    "integrity_constraint_violation",
+    "data_exception",
+    "program_limit_exceeded",
+    "with_check_option_violation",
+)
 
 
-def insert_or_set_aside(connection: Connection, move: Move, dead: str, pipeline: str) -> int:
-    """How many rows were put aside."""
-    try:
-        with connection.transaction():
-            connection.execute(move.insert())
-        return 0
-    except (psycopg.IntegrityError, psycopg.DataError):
-        connection.execute(_one_by_one(move, dead, pipeline))
-        counted = connection.execute(f"SELECT current_setting('{_COUNT}')").fetchone()
-        return int(counted[0]) if counted else 0
+def tells_of_a_row(error: psycopg.Error, facts: TableFacts) -> bool:
+    """Whether another row would do better. Where the table has policies, their refusals have the
+    code of a missing privilege; those that the table itself needs were asked for at the start."""
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return facts.has_row_security
+    return isinstance(error, _CLASSES)
 
 
-def _one_by_one(move: Move, dead: str, pipeline: str) -> str:
-    values = ", ".join(move.value(name, f"r.{quoted(name)}") for name in move.columns.names)
-    kept = f" WHERE NOT n.{DELETED}" if DELETED in move.columns.beside else ""
-    beside = ", ".join(literal(name) for name in (*move.columns.beside, RANK))
+def check_keys(connection: Connection, move: PostgresMove) -> None:
+    if (several := move.several()) and (key := connection.execute(several).fetchone()):
+        raise RowsRefused(
+            f"there are several rows with the key {key} in one batch, and nothing says which "
+            "is the newest: set sequenceBy, a column that grows"
+        )
+
+
+def set_aside(connection: Connection, move: PostgresMove, facts: TableFacts) -> None:
+    """Write all rows that the table takes, and mark the others as bad."""
+    caught = [*_CONDITIONS, *(["insufficient_privilege"] if facts.has_row_security else [])]
+    part = f"(SELECT * FROM {move.stage} WHERE ctid = ANY (_sparkonce_part))"
+    if move.key_casts:
+        # Before the newest of a key is looked for, each key must be one.
+        casts = ", ".join(move.key(name, f"n.{quoted(name)}") for name in move.columns.keys)
+        tried = f"PERFORM count(ROW({casts})) FROM {part} AS n"
+        rows = f"SELECT ctid FROM {move.stage} WHERE {move.counts} AND {BAD} IS NULL"
+        connection.execute(_search(move, tried, rows, caught))
+    check_keys(connection, move)
+    rows = f"SELECT _sparkonce_at FROM {move.candidates} AS n{move.in_order}"
+    connection.execute(_search(move, move.write(part), rows, caught))
+
+
+def _search(move: PostgresMove, tried: str, rows: str, caught: list[str]) -> str:
+    """`tried` is what is done with `_sparkonce_part` of the places in the stage that `rows` are."""
+    beside = ", ".join(literal(name) for name in (*move.columns.beside, RANK, TASK))
+    again = "true" if SEQUENCE in move.columns.beside else "false"
+    # Columns of the user's go before variables, which have names that no column may have.
     return f"""DO $sparkonce$
+#variable_conflict use_column
 DECLARE
-  r record;
-  refused bigint := 0;
+  _sparkonce_todo tid[] := ARRAY({rows});
+  _sparkonce_tried tid[] := _sparkonce_todo;
+  _sparkonce_orphans tid[];
+  _sparkonce_part tid[];
+  _sparkonce_count int;
+  _sparkonce_first int;  -- of those that were not tried yet
+  _sparkonce_low int;    -- up to here they were good
+  _sparkonce_high int;   -- before this one is the first that is bad, if it is known that one is
+  _sparkonce_end int;    -- of those that are tried now
+  _sparkonce_size int;
+  _sparkonce_is_known boolean := true;
+  _sparkonce_wrote boolean;
+  _sparkonce_refused boolean := false;
+  _sparkonce_state text;
+  _sparkonce_reason text;
+  _sparkonce_reasons text[];
 BEGIN
-  FOR r IN SELECT * FROM {move.newest} AS n{kept} LOOP
-    BEGIN
-      {move.into} VALUES ({values}){move.on_conflict};
-    EXCEPTION WHEN integrity_constraint_violation OR data_exception THEN
-      refused := refused + 1;
-      INSERT INTO {dead} (pipeline, reason, "row")
-        VALUES ({literal(pipeline)}, SQLERRM, (to_jsonb(r) - ARRAY[{beside}])::text);
-    END;
+  LOOP
+    _sparkonce_count := cardinality(_sparkonce_todo);
+    _sparkonce_first := 1;
+    _sparkonce_size := _sparkonce_count;
+    _sparkonce_wrote := false;
+    _sparkonce_orphans := '{{}}';
+    _sparkonce_reasons := '{{}}';
+    WHILE _sparkonce_first <= _sparkonce_count LOOP
+      _sparkonce_low := _sparkonce_first;
+      _sparkonce_high := least(_sparkonce_first + _sparkonce_size, _sparkonce_count + 1);
+      LOOP
+        _sparkonce_end := CASE
+          WHEN NOT _sparkonce_is_known THEN _sparkonce_high
+          WHEN _sparkonce_high - _sparkonce_low > 1 THEN (_sparkonce_low + _sparkonce_high) / 2
+          ELSE _sparkonce_high END;
+        _sparkonce_part := _sparkonce_todo[_sparkonce_low:_sparkonce_end - 1];
+        _sparkonce_state := NULL;
+        BEGIN
+          {tried};
+          _sparkonce_wrote := true;
+        EXCEPTION WHEN {" OR ".join(caught)} THEN
+          _sparkonce_state := SQLSTATE;
+          _sparkonce_reason := SQLERRM;
+        END;
+        IF _sparkonce_state IS NULL THEN
+          _sparkonce_low := _sparkonce_end;
+          EXIT WHEN _sparkonce_low = _sparkonce_high;
+        ELSIF _sparkonce_end - _sparkonce_low > 1 THEN
+          _sparkonce_high := _sparkonce_end;
+          _sparkonce_is_known := true;
+        ELSE
+          IF _sparkonce_state = '23503' THEN
+            -- What it refers to may be behind it.
+            _sparkonce_orphans := _sparkonce_todo[_sparkonce_low] || _sparkonce_orphans;
+            _sparkonce_reasons := _sparkonce_reason || _sparkonce_reasons;
+          ELSE
+            _sparkonce_refused := true;
+            UPDATE {move.stage} AS _sparkonce_row SET {BAD} = _sparkonce_reason,
+              {ROW} = (to_jsonb(_sparkonce_row) - ARRAY[{beside}])::text
+              WHERE ctid = _sparkonce_todo[_sparkonce_low];
+          END IF;
+          _sparkonce_low := _sparkonce_low + 1;
+          EXIT;
+        END IF;
+      END LOOP;
+      _sparkonce_size := CASE WHEN _sparkonce_state IS NULL THEN 2 * _sparkonce_size
+        ELSE _sparkonce_low - _sparkonce_first END;
+      _sparkonce_size := least(_sparkonce_size, _sparkonce_count);
+      _sparkonce_first := _sparkonce_low;
+      _sparkonce_is_known := false;
+    END LOOP;
+    IF cardinality(_sparkonce_orphans) > 0 AND _sparkonce_wrote THEN
+      _sparkonce_todo := _sparkonce_orphans;
+      CONTINUE;
+    END IF;
+    IF cardinality(_sparkonce_orphans) > 0 THEN
+      _sparkonce_refused := true;
+      UPDATE {move.stage} AS _sparkonce_row SET {BAD} = _sparkonce_told._sparkonce_reason,
+        {ROW} = (to_jsonb(_sparkonce_row) - ARRAY[{beside}])::text
+        FROM unnest(_sparkonce_orphans, _sparkonce_reasons)
+          AS _sparkonce_told (_sparkonce_at, _sparkonce_reason)
+        WHERE _sparkonce_row.ctid = _sparkonce_told._sparkonce_at;
+    END IF;
+    EXIT WHEN NOT (_sparkonce_refused AND {again});
+    _sparkonce_refused := false;
+    _sparkonce_todo := ARRAY(SELECT _sparkonce_at FROM ({rows}) AS _sparkonce_new (_sparkonce_at)
+      WHERE NOT EXISTS (SELECT FROM unnest(_sparkonce_tried) AS _sparkonce_old (_sparkonce_at)
+        WHERE _sparkonce_old._sparkonce_at = _sparkonce_new._sparkonce_at));
+    EXIT WHEN cardinality(_sparkonce_todo) = 0;
+    _sparkonce_tried := _sparkonce_tried || _sparkonce_todo;
   END LOOP;
-  PERFORM set_config('{_COUNT}', refused::text, true);
 END $sparkonce$"""

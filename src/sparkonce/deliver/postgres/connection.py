@@ -1,10 +1,16 @@
-"""The driver's connection: one that answers, patiently; and what the server's errors mean."""
+"""The driver's connections: ones that answer, patiently; and what the server's errors mean.
+
+Settings are made for a transaction, never for a connection and never as it is opened: behind a
+pooler (PgBouncer) the next transaction may be on another connection, and it refuses most options
+that a client opens one with.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -14,27 +20,39 @@ from psycopg.conninfo import make_conninfo
 from sparkonce import postgresql
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import StoreError
-from sparkonce.postgresql import PATIENCE_S, PAUSE_S, Connection, is_hopeless, message
+from sparkonce.errors import ConfigError
+from sparkonce.postgresql import PATIENCE_S, PAUSE_S, Connection, is_hopeless, message, redacted
 
-
-@contextmanager
-def told_as_ours(what: str) -> Iterator[None]:
-    """The server's errors as ours, which an attempt is given up for."""
-    try:
-        yield
-    except psycopg.Error as error:
-        raise StoreError(f"{what}: {message(error)}") from error
-
-
+LOCK_TIMEOUT: Final = "lockTimeout"
+_LOCK_TIMEOUT: Final = "60s"
+_DURATION: Final = re.compile("[1-9][0-9]*(ms|s|min|h)")
+# The server notices as well that a client has gone, and does not keep its locks for long.
 _SERVER: Final = {
-    # The other way round: a lock does not outlive whoever held it for long.
-    "options": "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=4",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "4",
 }
+_COMMITS: Final = {
+    # A server that waits for more than its own disk is left as it is.
+    True: "CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
+    "ELSE current_setting('synchronous_commit') END",
+    False: "'off'",
+}
+
+
+def lock_timeout(settings: TableSettings) -> str:
+    text = settings.more.get(LOCK_TIMEOUT, _LOCK_TIMEOUT)
+    if not _DURATION.fullmatch(text):
+        raise ConfigError(
+            f"{LOCK_TIMEOUT}={text!r}: it must be a whole number with ms, s, min or h behind it"
+        )
+    return text
 
 
 def conninfo(settings: TableSettings) -> dict[str, Any]:
     user, password = (settings.more.get(name) for name in ("user", "password"))
-    return {**_SERVER, **postgresql.conninfo(settings.place, user, password)}
+    # Whatever the database's encoding is, the server converts.
+    return {**postgresql.conninfo(settings.place, user, password), "client_encoding": "UTF8"}
 
 
 def as_url(info: Mapping[str, Any], application_name: str) -> str:
@@ -44,10 +62,55 @@ def as_url(info: Mapping[str, Any], application_name: str) -> str:
     return f"postgresql:///?{urlencode(options, quote_via=quote)}"
 
 
+def begin(connection: Connection, timeout: str, *, waits: bool = True) -> None:
+    """A transaction that waits for nobody without an end, and, if it `waits` for the disk, is
+    still there after a crash of the server. Another level of isolation would not see what was
+    committed while it waited for the ledger's row."""
+    connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+    settings = {"lock_timeout": timeout, **_SERVER}
+    values = ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    connection.execute(
+        f"SELECT {values}, set_config('synchronous_commit', {_COMMITS[waits]}, true)"
+    )
+
+
+@contextmanager
+def transaction(connection: Connection, timeout: str) -> Iterator[None]:
+    begin(connection, timeout)
+    try:
+        yield
+    except BaseException:
+        with suppress(psycopg.Error):  # a connection that has gone takes its transaction with it
+            connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextmanager
+def told_as_ours(what: str) -> Iterator[None]:
+    """The server's errors as ours, which an attempt is given up for."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise StoreError(f"{what}: {explained(error)}") from error
+
+
+def explained(error: psycopg.Error) -> str:
+    """The server's own words, and what to do where they don't say it."""
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return (
+            f"{message(error)}. Somebody else holds a lock for longer than {LOCK_TIMEOUT} allows, "
+            "by ALTER TABLE, VACUUM FULL or a transaction that was not ended, for example: look "
+            "into pg_locks and pg_stat_activity, or set a longer one"
+        )
+    return message(error)
+
+
 class Driver:
     """The connection of a driver; made anew when it has gone."""
 
     def __init__(self, info: Mapping[str, Any], application_name: str) -> None:
+        self._given = info
         self._info = make_conninfo("", **info, application_name=application_name)
         self._connection: Connection | None = None
 
@@ -56,14 +119,18 @@ class Driver:
         while True:
             try:
                 if self._connection is None or self._connection.closed:
-                    self._connection = psycopg.connect(self._info, autocommit=True)
+                    # Prepared statements would stay behind on a pooler's connection.
+                    self._connection = psycopg.connect(
+                        self._info, autocommit=True, prepare_threshold=None
+                    )
                 self._connection.execute("SELECT 1")
                 return self._connection
             except psycopg.OperationalError as error:
                 self.close()
                 if is_hopeless(error) or time.monotonic() > deadline_s:
                     raise StoreError(
-                        f"PostgreSQL does not let us in: {message(error)}. Look at the options "
+                        "PostgreSQL does not let us in: "
+                        f"{redacted(message(error), self._given)}. Look at the options "
                         "url, user and password"
                     ) from error
                 time.sleep(PAUSE_S)  # between two questions to the server

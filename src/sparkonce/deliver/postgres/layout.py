@@ -5,23 +5,43 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sparkonce.deliver import sql
-from sparkonce.deliver.columns import BAD, DELETED, ROW, SEQUENCE, Columns
+from sparkonce.deliver.columns import BAD, DELETED, ROW, SEQUENCE, TASK, Columns
 from sparkonce.deliver.postgres.stage import staged_by
+from sparkonce.deliver.postgres.statements import PostgresMove
 from sparkonce.deliver.postgres.types import staged_type_of, type_of
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Part
+
+STAGING_SCHEMA: Final = "stagingSchema"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the table of this name is like, as the server's catalogue has it."""
+
+    casts: dict[str, str] = field(default_factory=dict)
+    """Its types, where text has to become something else."""
+    key_casts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """How staged keys become what the table compares: what is to be written around them."""
+    nulls_equal: bool = False
+    """Whether its unique keys are NULLS NOT DISTINCT."""
+    has_row_security: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     settings: TableSettings
     columns: Columns
-    schema: str
-    """Where names without a schema are, and the stage is."""
-    casts: dict[str, str] = field(default_factory=dict)
-    """The table's types, where text has to become something else."""
+    schema: str = ""
+    """Where names without a schema are."""
+    user: str = ""
+    """Who writes; each has stages of its own, since only the owner of one may empty it."""
+    encoding: str = "UTF8"
+    """The database's."""
+    facts: TableFacts = TableFacts()
 
     @property
     def mark(self) -> str:
@@ -42,17 +62,30 @@ class Layout:
         name = self.settings.dead_letter_table
         return self._full(name) if name else None
 
-    def stage_name(self, epoch: int, attempt: int) -> str:
-        return f"{self.mark}_{epoch}_{attempt}"
+    # -- the stage -----------------------------------------------------------------------------
 
-    def in_schema(self, name: str) -> str:
-        return f"{sql.quoted(self.schema)}.{sql.quoted(name)}"
+    @property
+    def staging_schema(self) -> str:
+        given = self.settings.more.get(STAGING_SCHEMA)
+        return sql.table_name(given, str.lower)[0] if given else self.schema
 
-    def create_table(self) -> str:
-        types = [type_of(each.dataType) for each in self.columns.table]
-        return sql.create_table(self.table, self.columns, types)
+    def stage_name(self, slot: int) -> str:
+        """Another DataFrame has other columns, and so another table."""
+        digest = hashlib.sha256(f"{self.user} {self._stage_columns}".encode()).hexdigest()[:8]
+        return f"{self.mark}_{digest}_{slot}"
 
-    def create_stage(self, name: str, kind: str) -> str:
+    def staged(self, name: str) -> str:
+        return f"{sql.quoted(self.staging_schema)}.{sql.quoted(name)}"
+
+    def create_stage(self, name: str) -> list[str]:
+        told = f"sparkonce stages rows of the pipeline {self.settings.pipeline!r} here"
+        return [
+            f"CREATE UNLOGGED TABLE {self.staged(name)} ({self._stage_columns})",
+            f"COMMENT ON TABLE {self.staged(name)} IS {sql.literal(told)}",
+        ]
+
+    @property
+    def _stage_columns(self) -> str:
         types = {each.name: staged_type_of(each.dataType) for each in self.columns.table}
         beside = {
             DELETED: "boolean",
@@ -60,20 +93,38 @@ class Layout:
             BAD: "text",
             ROW: "text",
         }
-        columns = [
-            *(f"{sql.quoted(name)} {word}" for name, word in types.items()),
-            *(f"{name} {beside[name]}" for name in self.columns.beside),
-        ]
-        return f"CREATE {kind} TABLE {name} ({', '.join(columns)})"
+        return ", ".join(
+            [
+                *(f"{sql.quoted(name)} {word}" for name, word in types.items()),
+                *(f"{name} {beside[name]}" for name in self.columns.beside),
+                f"{TASK} bigint",
+            ]
+        )
 
-    def move(self, parts: Sequence[Part]) -> sql.Move:
+    # -- the table -----------------------------------------------------------------------------
+
+    def create_table(self) -> str:
+        types = [type_of(each.dataType) for each in self.columns.table]
+        return sql.create_table(self.table, self.columns, types)
+
+    def move(self, parts: Sequence[Part]) -> PostgresMove:
         """Of what the tasks that count have staged; all of an attempt are in one table."""
-        name, transactions = staged_by([part.name for part in parts])
-        counting = ", ".join(f"'{each}'::xid" for each in transactions)
-        return self.move_from(f"(SELECT * FROM {self.in_schema(name)} WHERE xmin IN ({counting}))")
+        name, tasks = staged_by([part.name for part in parts])
+        return self.move_from(name, f"{TASK} IN ({', '.join(map(str, tasks))})")
 
-    def move_from(self, staged: str) -> sql.Move:
-        return sql.Move(self.table, self.columns, staged, self.casts, upserts=self.settings.upserts)
+    def move_from(self, name: str, counts: str) -> PostgresMove:
+        stage = self.staged(name)
+        return PostgresMove(
+            self.table,
+            self.columns,
+            f"(SELECT * FROM {stage} WHERE {counts})",
+            self.facts.casts,
+            upserts=self.settings.upserts,
+            key_casts=self.facts.key_casts,
+            nulls_equal=self.facts.nulls_equal,
+            stage=stage,
+            counts=counts,
+        )
 
     def _full(self, text: str) -> str:
         *schema, name = sql.table_name(text, str.lower)

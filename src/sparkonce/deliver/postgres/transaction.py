@@ -8,33 +8,33 @@ from contextlib import suppress
 import psycopg
 
 from sparkonce.deliver import row
-from sparkonce.deliver.postgres.bad_rows import insert_or_set_aside
+from sparkonce.deliver.postgres.bad_rows import check_keys, set_aside, tells_of_a_row
+from sparkonce.deliver.postgres.connection import begin, explained
 from sparkonce.deliver.postgres.layout import Layout
-from sparkonce.deliver.sql import Move
+from sparkonce.deliver.postgres.stages import Stages, remove
+from sparkonce.deliver.postgres.statements import PostgresMove
 from sparkonce.deliver.store import Loaded, Part, RowsRefused, Sources, StoreError
 from sparkonce.errors import FencedError, OutcomeUnknown
 from sparkonce.guarantees import Guarantee
 from sparkonce.postgresql import Connection, message
 from sparkonce.stream.ledger import Entry
 
-_WAIT = (
-    "SELECT set_config('synchronous_commit', 'on', true) "
-    "WHERE current_setting('synchronous_commit') = 'off'"
-)
-
 
 class PostgresTransaction:
-    def __init__(self, connection: Connection, layout: Layout) -> None:
+    def __init__(
+        self, connection: Connection, layout: Layout, stages: Stages, timeout: str
+    ) -> None:
         self._connection = connection
         self._layout = layout
+        self._stages = stages
+        self._timeout = timeout
+        self._parts: list[Part] = []
 
     def begin(self, epoch: int) -> None:
         settings = self._layout.settings
         waits = settings.guarantee is not Guarantee.NONE
         try:
-            self._connection.execute("BEGIN")
-            # A server that waits for more than its own disk is left as it is.
-            self._connection.execute(_WAIT if waits else "SET LOCAL synchronous_commit = off")
+            begin(self._connection, self._timeout, waits=waits)
             # What is checked at the end only would be refused when nothing can be put aside.
             self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             found = self._connection.execute(
@@ -43,7 +43,7 @@ class PostgresTransaction:
             ).fetchone()
         except psycopg.Error as error:
             self.rollback()
-            raise StoreError(f"no transaction could be begun: {message(error)}") from error
+            raise StoreError(f"no transaction could be begun: {explained(error)}") from error
         if found is None or found[0] != epoch:
             self.rollback()
             now = f"is at epoch {found[0]}" if found else "has no row of it any more"
@@ -53,42 +53,58 @@ class PostgresTransaction:
         if not parts:
             return Loaded(0)
         try:
-            return self._load(parts)
-        except (psycopg.IntegrityError, psycopg.DataError) as error:
-            raise RowsRefused(
-                f"table {self._layout.settings.table!r} refuses rows of this batch: "
-                f"{message(error)}. Mend them before writing, or set deadLetterTable to put such "
-                "rows aside"
-            ) from error
+            loaded = self._load(parts)
+            remove(self._connection, self._layout, list(parts))
+            self._parts += parts
+            return loaded
         except psycopg.Error as error:
-            raise StoreError(f"the batch could not be loaded: {message(error)}") from error
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: psycopg.Error) -> StoreError | RowsRefused:
+        table = self._layout.settings.table
+        if isinstance(error, psycopg.errors.CardinalityViolation):
+            return RowsRefused(
+                f"rows of this batch have keys that differ, and that are the same to the table "
+                f"{table!r}: {message(error)}. Write them in one way before writing"
+            )
+        if tells_of_a_row(error, self._layout.facts):
+            return RowsRefused(
+                f"table {table!r} refuses rows of this batch: {message(error)}. Mend them before "
+                "writing, or set deadLetterTable to put such rows aside"
+            )
+        return StoreError(f"the batch could not be loaded: {explained(error)}")
 
     def _load(self, parts: Sequence[Part]) -> Loaded:
-        move, settings = self._layout.move(parts), self._layout.settings
+        move = self._layout.move(parts)
         dead, expected = self._layout.dead_letters, sum(part.records for part in parts)
         if not move.upserts and dead is None:
             # All that is staged goes in, so what went in was there, and need not be counted first;
             # it may be less where a trigger of the table's keeps rows out.
-            if self._connection.execute(move.insert()).rowcount != expected:
+            if self._connection.execute(move.write()).rowcount != expected:
                 self._check_staged(move, expected)
             return Loaded(expected)
         self._check_staged(move, expected)
-        if (several := move.several()) and (key := self._connection.execute(several).fetchone()):
-            raise RowsRefused(
-                f"there are several rows with the key {key} in one batch, and nothing says which "
-                "is the newest: set sequenceBy, a column that grows"
-            )
-        if (delete := move.delete()) is not None:
-            self._connection.execute(delete)
         if dead is None:
-            self._connection.execute(move.insert())
+            self._write(move)
             return Loaded(expected)
-        marked = move.dead_letters(dead, settings.pipeline)
+        try:
+            with self._connection.transaction():
+                self._write(move)
+        except psycopg.Error as error:
+            if not tells_of_a_row(error, self._layout.facts):
+                raise
+            set_aside(self._connection, move, self._layout.facts)
+        marked = move.dead_letters(dead, self._layout.settings.pipeline)
         aside = self._connection.execute(marked).rowcount if marked else 0
-        aside += insert_or_set_aside(self._connection, move, dead, settings.pipeline)
         return Loaded(expected - aside, aside)
 
-    def _check_staged(self, move: Move, expected: int) -> None:
+    def _write(self, move: PostgresMove) -> None:
+        check_keys(self._connection, move)
+        if (lock := move.lock()) is not None:
+            self._connection.execute(lock)
+        self._connection.execute(move.write())
+
+    def _check_staged(self, move: PostgresMove, expected: int) -> None:
         counted = self._connection.execute(f"SELECT count(*) FROM {move.staged} AS s").fetchone()
         found = counted[0] if counted else 0
         if found != expected:
@@ -120,6 +136,8 @@ class PostgresTransaction:
             raise StoreError(f"the commit was refused: {message(error)}") from error
         if answer != "COMMIT":  # of a transaction in which something had failed
             raise StoreError(f"the server answered {answer} to COMMIT: nothing was written")
+        if self._parts:
+            self._stages.loaded(self._parts)
 
     def rollback(self) -> None:
         with suppress(psycopg.Error):  # a connection that has gone takes its transaction with it

@@ -1,0 +1,188 @@
+"""The pipeline's staging tables, in the driver: made once, and used again for every batch.
+
+There is one for each attempt that is under way at a time; several only under `none`. A table that
+is made and dropped for every batch would be in the way of `pg_dump`, which stops at a table that
+has gone since it began, and which keeps its locks to its end. So nothing is made or dropped as long
+as all goes well, and nothing here waits for a lock: a table that somebody else holds is left as it
+is, and if it grows meanwhile, another one is taken.
+
+Only who has the ledger's row under his own epoch empties or drops: a zombie would do it to its
+successor.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from secrets import randbits
+from typing import Final
+
+import psycopg
+
+from sparkonce.deliver.columns import TASK
+from sparkonce.deliver.postgres.connection import transaction
+from sparkonce.deliver.postgres.layout import Layout
+from sparkonce.deliver.postgres.stage import ATTEMPT_BITS, attempt_of, numbers_of, staged_by
+from sparkonce.deliver.sql import quoted
+from sparkonce.deliver.store import Part
+from sparkonce.postgresql import Connection, message
+
+_LARGE_BYTES: Final = 8 * 2**20
+"""From here on it is cheaper to empty a table than to delete its rows one by one."""
+_FULL_BYTES: Final = 64 * 2**20
+"""Of rows that are needed no more, and that nobody could remove."""
+_LASTING: Final = 5
+"""As many as `none` uses at once. Those beyond are dropped again."""
+_log = logging.getLogger("sparkonce.deliver")
+
+
+@dataclass(slots=True)
+class Taken:
+    slot: int
+    name: str
+    attempt: int
+    """A number that no other attempt has, whoever's it is."""
+    is_empty: bool = False
+
+
+class Stages:
+    def __init__(self, layout: Layout, timeout: str) -> None:
+        self._layout = layout
+        self._timeout = timeout
+        self._known = 1
+        self._taken: dict[tuple[int, int], Taken] = {}
+
+    def create(self, connection: Connection, slot: int) -> None:
+        """Unless it is there."""
+        name = self._layout.stage_name(slot)
+        if name in self._sizes(connection, [name]):
+            return
+        for statement in self._layout.create_stage(name):
+            connection.execute(statement)
+
+    # -- one attempt ---------------------------------------------------------------------------
+
+    def take(self, connection: Connection, epoch: int, attempt: int) -> Taken:
+        """A table that no other attempt of this driver has."""
+        names = [self._layout.stage_name(slot) for slot in range(self._known + 1)]
+        sizes = self._sizes(connection, names)
+        slot = next(
+            slot for slot in range(len(names)) if self._is_free(connection, epoch, slot, sizes)
+        )
+        if names[slot] not in sizes:
+            with transaction(connection, self._timeout):
+                self.create(connection, slot)
+        self._known = max(self._known, slot + 1)
+        for surplus in range(max(slot + 1, _LASTING), self._known):
+            if names[surplus] in sizes and surplus not in self._slots_taken():
+                self._alone(connection, epoch, names[surplus], "DROP TABLE")
+        taken = Taken(slot, names[slot], randbits(ATTEMPT_BITS))
+        self._taken[(epoch, attempt)] = taken
+        return taken
+
+    def loaded(self, parts: list[Part]) -> None:
+        """Committed, without what was staged for it."""
+        name, numbers = staged_by([part.name for part in parts])
+        for taken in [*self._taken.values()]:
+            if (taken.name, taken.attempt) == (name, attempt_of(numbers[0])):
+                taken.is_empty = True
+
+    def give_back(self, epoch: int, attempt: int) -> str | None:
+        """What is to be executed to remove what the attempt has staged, if that is still there."""
+        taken = self._taken.pop((epoch, attempt), None)
+        if taken is None or taken.is_empty:
+            return None
+        return _delete(self._layout, taken.name, taken.attempt)
+
+    # -- all of them ---------------------------------------------------------------------------
+
+    def clear(self, connection: Connection) -> None:
+        """In the transaction that takes over: what a former driver has left."""
+        ours = {self._layout.stage_name(slot) for slot in range(_LASTING)}
+        for name, size in self._owned(connection):
+            try:
+                with connection.transaction():
+                    if name not in ours:
+                        _at_once(connection, "DROP TABLE", self._layout.staged(name))
+                    elif size:
+                        _at_once(connection, "TRUNCATE", self._layout.staged(name))
+            except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+                _log.info("%s is in use by somebody else, and stays as it is for now", name)
+
+    def drop(self, connection: Connection, epoch: int) -> None:
+        """Of a batch job, whose name nobody will use again."""
+        for name, _ in self._owned(connection):
+            if not self._alone(connection, epoch, name, "DROP TABLE"):
+                _log.warning("the staging table %s is in use: drop it later", name)
+
+    # -- on the way ----------------------------------------------------------------------------
+
+    def _is_free(
+        self, connection: Connection, epoch: int, slot: int, sizes: dict[str, int]
+    ) -> bool:
+        if slot in self._slots_taken():
+            return False
+        name = self._layout.stage_name(slot)
+        is_full = sizes.get(name, 0) > _FULL_BYTES
+        return not is_full or self._alone(connection, epoch, name, "TRUNCATE")
+
+    def _slots_taken(self) -> set[int]:
+        return {each.slot for each in [*self._taken.values()]}
+
+    def _sizes(self, connection: Connection, names: list[str]) -> dict[str, int]:
+        found = connection.execute(
+            "SELECT relname, pg_table_size(oid) FROM pg_class "
+            "WHERE relnamespace = to_regnamespace(%s) AND relname = ANY(%s)",
+            (quoted(self._layout.staging_schema), names),
+        )
+        return dict(found.fetchall())
+
+    def _owned(self, connection: Connection) -> list[tuple[str, int]]:
+        """Those of the pipeline, and their bytes; only the owner may empty one."""
+        found = connection.execute(
+            "SELECT relname, pg_relation_size(oid) FROM pg_class "
+            "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' "
+            "AND starts_with(relname, %s) AND pg_has_role(relowner, 'USAGE')",
+            (quoted(self._layout.staging_schema), f"{self._layout.mark}_"),
+        )
+        return found.fetchall()
+
+    def _alone(self, connection: Connection, epoch: int, name: str, verb: str) -> bool:
+        """False if somebody else has the table, or the pipeline."""
+        try:
+            with transaction(connection, self._timeout):
+                held = connection.execute(
+                    f"SELECT epoch FROM {self._layout.ledger} WHERE pipeline = %s FOR UPDATE",
+                    (self._layout.settings.group,),
+                ).fetchone()
+                if held != (epoch,):
+                    return False
+                _at_once(connection, verb, self._layout.staged(name))
+            return True
+        except psycopg.errors.LockNotAvailable as error:
+            _log.info("%s stays as it is for now: %s", name, message(error))
+            return False
+
+
+def remove(connection: Connection, layout: Layout, parts: list[Part]) -> None:
+    """In the transaction that has loaded them, which has the ledger's row: what was staged for the
+    attempt, by tasks that count and by others."""
+    name, numbers = staged_by([part.name for part in parts])
+    stage = layout.staged(name)
+    sized = connection.execute("SELECT pg_table_size(%s::regclass)", (stage,)).fetchone()
+    if sized and sized[0] > _LARGE_BYTES:
+        with suppress(psycopg.errors.LockNotAvailable), connection.transaction():
+            _at_once(connection, "TRUNCATE", stage)
+            return
+    connection.execute(_delete(layout, name, attempt_of(numbers[0])))
+
+
+def _delete(layout: Layout, name: str, attempt: int) -> str:
+    first, last = numbers_of(attempt)
+    return f"DELETE FROM {layout.staged(name)} WHERE {TASK} BETWEEN {first} AND {last}"
+
+
+def _at_once(connection: Connection, verb: str, table: str) -> None:
+    connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE NOWAIT")
+    connection.execute(f"{verb} {table}")
