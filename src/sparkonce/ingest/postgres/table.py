@@ -23,6 +23,11 @@ from sparkonce.ingest.postgres.children import Ask, Children, find_children
 from sparkonce.ingest.postgres.connection import Desk, arrow_cursor, asked_of, conninfo
 from sparkonce.ingest.postgres.horizon import Horizon, horizon_now, refuse_older
 from sparkonce.ingest.postgres.members import Members, known_at, members_of
+from sparkonce.ingest.postgres.transaction_column import (
+    check_declared,
+    check_filled,
+    not_yet_had,
+)
 from sparkonce.ingest.postgres.window import XIDS, Windows, inside
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.span import WHOLE, Span, split
@@ -35,7 +40,6 @@ _HORIZON: Final = (
     "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint "
     "FROM pg_current_snapshot() AS s"
 )
-_TRANSACTION_TYPES: Final = ("xid8", "bigint", "numeric")
 
 
 class PostgresTable:
@@ -46,6 +50,7 @@ class PostgresTable:
         self._info = conninfo(settings)
         self._desk = Desk(self._info)
         self._pace = Pace()
+        self._looked_at: Children | None = None
 
     @cached_property
     def _relation(self) -> Relation:
@@ -73,11 +78,8 @@ class PostgresTable:
 
     def check(self) -> None:
         transaction = self._windows.transaction
-        if transaction is not None and transaction.declared not in _TRANSACTION_TYPES:
-            raise ConfigError(
-                f"transactionColumn={transaction.name!r} is of type {transaction.declared}: it "
-                "must be xid8 (or bigint), filled by DEFAULT pg_current_xact_id()"
-            )
+        if transaction is not None:
+            check_declared(transaction)
         key = self._windows.order[-1]
         if self._settings.key_lag is not None and not isinstance(key.kind, IntegralType):
             raise ConfigError(
@@ -88,7 +90,7 @@ class PostgresTable:
             ranged(self._columns, self._settings)
         if self._settings.deletes:
             self._check_delete()
-        self._children(self._desk.rows)
+        self._checked_children()
         self._horizon()
 
     def start(self, *, latest: bool) -> Position:
@@ -167,7 +169,8 @@ class PostgresTable:
 
     def _window(self, start: Position, xid: int) -> tuple[Mark, Members]:
         done = start.done
-        children = self._children(self._desk.rows)
+        children = self._checked_children()
+        self._refuse_transactions_to_come()
         known = known_at(children, done.children, xid)
         members = self._members_at(children, start, Mark(done.upto, xid, known), self._desk.rows)
         conditions = [self._windows.beyond(done)]
@@ -235,6 +238,23 @@ class PostgresTable:
             return bool(has)
 
         return members_of(self._relation, children, start, end, has_older_rows)
+
+    def _checked_children(self) -> Children:
+        """As they are now; those that are new to this reader are looked at more closely."""
+        children = self._children(self._desk.rows)
+        transaction = self._windows.transaction
+        if transaction is not None and children != self._looked_at:
+            updated = self._settings.update is not None
+            check_filled(self._desk.rows, self._relation, children, transaction, updated=updated)
+            self._looked_at = children
+        return children
+
+    def _refuse_transactions_to_come(self) -> None:
+        transaction = self._windows.transaction
+        if transaction is not None:
+            rows = f"{self._name} WHERE {self._windows.to_come}"
+            for place in self._places(rows, "LIMIT 1", gathered=False):
+                raise not_yet_had(transaction, place)
 
     def _children(self, ask: Ask) -> Children:
         return find_children(ask, self._relation.oid)
