@@ -45,6 +45,18 @@ Run = Callable[[str], None]
 def _partitioned(run: Run, table: str) -> None:
     run(f"CREATE TABLE {table} ({COLUMNS}) PARTITION BY LIST (shard)")
     run(f"CREATE TABLE {table}_0 PARTITION OF {table} FOR VALUES IN (0)")
+    _set_txid(run, table)
+
+
+def _set_txid(run: Run, table: str) -> None:
+    """Rows that are changed get a new number; so does each row of a partition."""
+    run(
+        "CREATE OR REPLACE FUNCTION set_txid() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN NEW.txid := pg_current_xact_id(); RETURN NEW; END'"
+    )
+    run(
+        f"CREATE TRIGGER set_txid BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION set_txid()"
+    )
 
 
 def _standalone(run: Run, table: str, shard: int, count: int) -> None:
@@ -85,6 +97,8 @@ def test_rows_of_a_table_that_inherits_are_read(
 ) -> None:
     run(f"CREATE TABLE {table} ({COLUMNS})")
     _standalone(run, table, 1, 3)
+    for each in (table, f"{table}_1"):
+        _set_txid(run, each)
     run(f"INSERT INTO {table} (shard) VALUES (0)")
     follower = follow(dbtable=table, **WAYS[way])
     assert [row["id"] for row in follower.drain()] == [4]

@@ -71,9 +71,11 @@ def _server_past_its_first_round(place: Path) -> Iterator[LocalPostgres]:
         with psycopg.connect(server.url, autocommit=True) as connection:
             connection.execute(
                 "CREATE TABLE t (id bigserial PRIMARY KEY, v text, "
-                "txid xid8 DEFAULT pg_current_xact_id())"
+                "txid xid8 NOT NULL DEFAULT pg_current_xact_id())"
             )
-            connection.execute("CREATE TABLE p (id int NOT NULL, txid xid8 NOT NULL DEFAULT '0')")
+            connection.execute(
+                "CREATE TABLE p (id int NOT NULL, txid xid8 NOT NULL DEFAULT pg_current_xact_id())"
+            )
             connection.execute("INSERT INTO t (v) VALUES ('first')")
             for child in range(9):
                 connection.execute("INSERT INTO t (v) VALUES ('old')")

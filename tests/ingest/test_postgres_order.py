@@ -19,7 +19,7 @@ from ingest.following import Follower
 Connect = Callable[[], psycopg.Connection[Any]]
 Follow = Callable[..., Follower]
 
-COLUMN = "txid xid8 DEFAULT pg_current_xact_id()"
+COLUMN = "txid xid8 NOT NULL DEFAULT pg_current_xact_id()"
 WAYS = {
     "row versions": {},
     "recent keys": {"keyLag": "1000"},

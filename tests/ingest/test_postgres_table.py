@@ -173,6 +173,56 @@ def test_pages_keep_the_window_while_the_table_goes_on(
     assert [len(rows) for _, _, rows in follower.batches] == [4, 4, 1, 2, 2]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"transactionColumn": "txid"},
+        {"transactionColumn": "txid", "updateColumn": "changed"},
+        {"keyLag": "100"},
+    ],
+)
+def test_what_is_new_is_found_by_an_index(
+    connect: Connect, follow: Follow, table: str, options: dict[str, str]
+) -> None:
+    with connect() as connection:
+        connection.execute(
+            f"CREATE TABLE {table} (id bigserial PRIMARY KEY, changed timestamptz NOT NULL "
+            "DEFAULT clock_timestamp(), txid xid8 NOT NULL DEFAULT pg_current_xact_id(), v text)"
+        )
+        connection.execute(f"CREATE INDEX ON {table} (txid)")
+        connection.execute(f"CREATE INDEX ON {table} (changed, id)")
+        connection.execute(
+            f"CREATE FUNCTION {table}() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN NEW.txid := pg_current_xact_id(); RETURN NEW; END'"
+        )
+        connection.execute(
+            f"CREATE TRIGGER t BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}()"
+        )
+        connection.execute(
+            f"INSERT INTO {table} (v) SELECT repeat('x', 100) FROM generate_series(1, 20000)"
+        )
+    follower = follow(dbtable=table, **options)
+    follower.drain()
+    with connect() as connection:
+        connection.execute(f"UPDATE {table} SET changed = clock_timestamp() WHERE id = 7")
+        connection.execute(f"INSERT INTO {table} DEFAULT VALUES")
+    with connect() as connection:
+        connection.execute(f"ANALYZE {table}")
+    new = follower.drain(1)
+    assert new[-1]["id"] == 20001
+    with connect() as connection:
+        plans = []
+        for first, last, _ in follower.batches[1:]:
+            start, end = (follower.table.form.from_json(_json(text)) for text in (first, last))
+            rows = follower.table._batches.rows(start, end)
+            plan = connection.execute(f"EXPLAIN SELECT * FROM {rows}".encode()).fetchall()
+            plans.append("\n".join(line for (line,) in plan))
+    assert plans
+    assert not [plan for plan in plans if "Seq Scan" in plan]
+    with connect() as connection:
+        connection.execute(f"DROP FUNCTION {table} CASCADE".encode())
+
+
 def test_rows_that_are_changed_come_again_in_the_order_of_their_changes(
     connect: Connect, follow: Follow, table: str
 ) -> None:

@@ -73,6 +73,13 @@ def test_what_is_needed_is_told(missing: str) -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert "secret" not in repr(TableSettings.parse(PLAIN | {"password": "secret"}))
-    with pytest.raises(ConfigError) as caught:
-        TableSettings.parse(PLAIN | {"url": "mysql://me:secret@h/d"})
-    assert "secret" not in str(caught.value)
+    for url in (
+        "mysql://me:secret@h/d",
+        "host=h user=me password=secret",
+        "host=h:1 password=secret",
+        "secret",
+        "me/secret://h/d",
+    ):
+        with pytest.raises(ConfigError) as caught:
+            TableSettings.parse(PLAIN | {"url": url})
+        assert "secret" not in str(caught.value)

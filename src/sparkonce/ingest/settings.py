@@ -116,14 +116,15 @@ class TableSettings:
 
 
 def _kind(url: str) -> Kind:
-    scheme = url.removeprefix("jdbc:").partition(":")[0].lower()
-    if scheme not in _SCHEMES or "://" not in url:
-        # Not the whole: there may be a password in it.
+    scheme, colon, _ = url.removeprefix("jdbc:").partition(":")
+    if scheme.lower() not in _SCHEMES or "://" not in url:
+        # Not the whole, nor what may be anything: there may be a password in it.
+        begins = f"begins with {scheme!r}" if colon and scheme.isalnum() else "has no scheme"
         raise ConfigError(
-            f"url begins with {scheme!r}: it must be postgresql://user:password@host:5432/database,"
+            f"url {begins}: it must be postgresql://user:password@host:5432/database,"
             " sqlite:///path/to/file or duckdb:///path/to/file"
         )
-    return _SCHEMES[scheme]
+    return _SCHEMES[scheme.lower()]
 
 
 def _check(settings: TableSettings, given: Given) -> None:

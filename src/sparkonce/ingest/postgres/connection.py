@@ -1,5 +1,10 @@
 """Connections: the driver's, for questions, which outlives a restart of the server; and those of
-tasks, for rows as Arrow."""
+tasks, for rows as Arrow.
+
+Poolers (PgBouncer) may stand in between. They refuse start-up options but a few, and may lead each
+transaction to another session of the server. So what a statement needs is set in its own
+transaction, nothing is left in a session, and nothing is prepared there.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +21,16 @@ from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.table import SourceError
 from sparkonce.postgresql import PATIENCE_S, PAUSE_S, Connection, is_hopeless, message
 
-_SESSION: Final = ("SET TimeZone = 'UTC'", "SET DateStyle = 'ISO'", "SET IntervalStyle = postgres")
+_SETTINGS: Final = (
+    "SET LOCAL TimeZone = 'UTC'",
+    "SET LOCAL DateStyle = 'ISO'",
+    "SET LOCAL IntervalStyle = 'postgres'",
+)
 """Values that become text shall be the same whatever the user's settings are."""
+_NEEDED: Final = {
+    # Arrow's text is UTF-8, and so are the statements. The server converts, or says that it can't.
+    "client_encoding": "UTF8",
+}
 _BYTES_FETCHED: Final = {"adbc.postgresql.batch_size_hint_bytes": str(4 * 2**20)}
 
 _Answer = TypeVar("_Answer")
@@ -25,7 +38,7 @@ _Answer = TypeVar("_Answer")
 
 def conninfo(settings: TableSettings) -> str:
     info = postgresql.conninfo(settings.url, settings.user, settings.password)
-    return make_conninfo("", **{"application_name": "sparkonce", **info})
+    return make_conninfo("", **{"application_name": "sparkonce", **info, **_NEEDED})
 
 
 class Desk:
@@ -43,21 +56,21 @@ class Desk:
             except psycopg.OperationalError as error:
                 self.close()
                 if is_hopeless(error) or time.monotonic() > deadline_s:
-                    raise SourceError(
-                        f"PostgreSQL does not answer: {message(error)}. Look at the server, and at "
-                        "the options url, user and password"
+                    raise _failed(
+                        "PostgreSQL does not answer",
+                        error,
+                        "Look at the server, and at the options url, user and password",
                     ) from error
                 time.sleep(PAUSE_S)  # between two questions to the server
             except psycopg.Error as error:
                 self.close()
-                raise SourceError(f"PostgreSQL refuses: {message(error)}") from error
+                raise _failed("PostgreSQL refuses", error) from error
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        # Bytes: PostgreSQL's own text, in which a percent sign is no parameter.
-        return self.ask(lambda connection: connection.execute(sql.encode()).fetchall())
+        return self.ask(lambda connection: _in_transaction(connection, sql).fetchall())
 
     def change(self, sql: str) -> None:
-        self.ask(lambda connection: connection.execute(sql.encode()))
+        self.ask(lambda connection: _in_transaction(connection, sql))
 
     def close(self) -> None:
         if self._connection is not None:
@@ -66,10 +79,17 @@ class Desk:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._info, autocommit=True)
-            for setting in _SESSION:
-                self._connection.execute(setting.encode())
+            self._connection = psycopg.connect(self._info, autocommit=True, prepare_threshold=None)
         return self._connection
+
+
+def _in_transaction(connection: Connection, sql: str) -> psycopg.Cursor[Any]:
+    """Statements that are sent together are one transaction, in one round trip."""
+    # Bytes: PostgreSQL's own text, in which a percent sign is no parameter.
+    cursor = connection.execute("; ".join([*_SETTINGS, sql]).encode())
+    while cursor.nextset():
+        pass  # to the last one's answer
+    return cursor
 
 
 @contextmanager
@@ -80,16 +100,26 @@ def arrow_cursor(info: str) -> Iterator[Any]:
 
     try:
         with (
-            _patient(lambda: adbc.connect(info, autocommit=True)) as connection,
+            _patient(lambda: adbc.connect(info)) as connection,  # in a transaction
             connection.cursor(adbc_stmt_kwargs=_BYTES_FETCHED) as cursor,
         ):
-            for setting in _SESSION:
+            for setting in _SETTINGS:
                 cursor.execute(setting)
             yield cursor
     except (adbc.Error, OSError) as error:  # Arrow gives errors of a stream as OSError
-        raise SourceError(
-            f"PostgreSQL, while rows were read: {' '.join(str(error).split())}"
-        ) from error
+        raise _failed("PostgreSQL, while rows were read", error) from error
+
+
+def _failed(what: str, error: Exception, advice: str = "") -> SourceError:
+    """The one place where words of the server, or of a driver, become ours."""
+    said = message(error) if isinstance(error, psycopg.Error) else " ".join(str(error).split())
+    if "byte sequence" in said:
+        advice = (
+            "Text is read as UTF-8. In a database of the encoding SQL_ASCII anything may have been "
+            "stored, and the server can't convert it: correct the row, or leave the column out "
+            "with .schema(…)"
+        )
+    return SourceError(f"{what}: {said}. {advice}" if advice else f"{what}: {said}")
 
 
 def asked_of(cursor: Any) -> Callable[[str], list[tuple[Any, ...]]]:

@@ -1,7 +1,6 @@
 """Whose rows a batch has: the table's own, and those of its children that count at its end.
 
-Answered anew for each question to the server, from the positions alone and what is attached now:
-a batch that is run again has the same tables, as far as they are still there.
+Pure: from positions, and what is attached now.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ def members_of(
     children: Children,
     start: Position,
     end: Mark,
-    has_older_rows: Callable[[int, int], bool],
+    has_older_rows: Callable[[Children, int], bool],
 ) -> Members:
-    """`has_older_rows` says whether a child may have rows by transactions before this one."""
+    """`has_older_rows` says whether a child may have rows that are older than its attachment."""
     included = included_at(children, end)
     added = []
     if start.done.upto is not None and start.done.children != end.children:
         since = [child for child in included if children.xids[child] >= start.done.xid]
-        added = [child for child in since if has_older_rows(child, children.xids[child])]
+        added = [child for child in since if has_older_rows(children, child)]
     waiting = tuple(sorted(children.xids.keys() - included))
     return Members(relation, tuple(sorted(included)), tuple(sorted(added)), waiting)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -18,11 +19,17 @@ from sparkonce.errors import ConfigError
 from sparkonce.ingest.arrow import pieces
 from sparkonce.ingest.pace import Pace
 from sparkonce.ingest.position import Form, Mark, Place, Position
+from sparkonce.ingest.postgres.batches import Batches
 from sparkonce.ingest.postgres.catalog import Relation, find_columns, find_relation
-from sparkonce.ingest.postgres.children import Ask, Children, find_children
+from sparkonce.ingest.postgres.children import Children
 from sparkonce.ingest.postgres.connection import Desk, arrow_cursor, asked_of, conninfo
 from sparkonce.ingest.postgres.horizon import Horizon, horizon_now, refuse_older
-from sparkonce.ingest.postgres.members import Members, known_at, members_of
+from sparkonce.ingest.postgres.members import known_at
+from sparkonce.ingest.postgres.transaction_column import (
+    check_declared,
+    check_filled,
+    not_yet_had,
+)
 from sparkonce.ingest.postgres.window import XIDS, Windows, inside
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.span import WHOLE, Span, split
@@ -35,7 +42,6 @@ _HORIZON: Final = (
     "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint "
     "FROM pg_current_snapshot() AS s"
 )
-_TRANSACTION_TYPES: Final = ("xid8", "bigint", "numeric")
 
 
 class PostgresTable:
@@ -46,6 +52,7 @@ class PostgresTable:
         self._info = conninfo(settings)
         self._desk = Desk(self._info)
         self._pace = Pace()
+        self._looked_at: Children | None = None
 
     @cached_property
     def _relation(self) -> Relation:
@@ -64,6 +71,10 @@ class PostgresTable:
         return Windows(order, transaction, self._settings.key_lag)
 
     @cached_property
+    def _batches(self) -> Batches:
+        return Batches(self._relation, self._windows, self._desk.rows)
+
+    @cached_property
     def form(self) -> Form:
         ((system,),) = self._desk.rows(_SYSTEM)
         return Form(tuple(column.name for column in self._windows.order), system)
@@ -73,11 +84,8 @@ class PostgresTable:
 
     def check(self) -> None:
         transaction = self._windows.transaction
-        if transaction is not None and transaction.declared not in _TRANSACTION_TYPES:
-            raise ConfigError(
-                f"transactionColumn={transaction.name!r} is of type {transaction.declared}: it "
-                "must be xid8 (or bigint), filled by DEFAULT pg_current_xact_id()"
-            )
+        if transaction is not None:
+            check_declared(transaction)
         key = self._windows.order[-1]
         if self._settings.key_lag is not None and not isinstance(key.kind, IntegralType):
             raise ConfigError(
@@ -88,7 +96,7 @@ class PostgresTable:
             ranged(self._columns, self._settings)
         if self._settings.deletes:
             self._check_delete()
-        self._children(self._desk.rows)
+        self._checked_children()
         self._horizon()
 
     def start(self, *, latest: bool) -> Position:
@@ -116,7 +124,7 @@ class PostgresTable:
         if self._settings.partitions == 1:
             return [WHOLE]
         _, counts = ranged(self._columns, self._settings)
-        rows = self._rows(start, end, self._members(start, end.end))
+        rows = self._batches.rows(start, end)
         ((lowest, highest),) = self._desk.rows(f"SELECT min({counts}), max({counts}) FROM {rows}")
         return split(lowest, highest, self._settings.partitions)
 
@@ -124,20 +132,20 @@ class PostgresTable:
         self, start: Position, end: Position, span: Span, columns: Sequence[Column]
     ) -> Iterator[Any]:
         selected = ", ".join(column.read for column in columns)
-        names = self._windows.names
+        names, batches = self._windows.names, self._batches
         self._desk.close()  # a task has asked what it had to
         with arrow_cursor(self._info) as cursor:
             self._wait_for_replica(cursor, end.end.xid)
-            rows = self._rows(start, end, self._members(start, end.end, asked_of(cursor)))
+            rows = replace(batches, ask=asked_of(cursor)).rows(start, end)
             if span != WHOLE:
                 rows += f" AND {inside(span, ranged(self._columns, self._settings)[1])}"
             cursor.execute(f"SELECT {selected} FROM {rows} ORDER BY {names}")
             yield from pieces(cursor.fetch_record_batch(), self._settings.rows_fetched)
 
     def delete(self, end: Position) -> None:
-        self._delete(end.done)
+        self._desk.change(f"DELETE FROM {self._batches.given_out(end.done, None)}")
         if end.window is not None:
-            self._delete(end.window, end.after)
+            self._desk.change(f"DELETE FROM {self._batches.given_out(end.window, end.after)}")
 
     def close(self) -> None:
         self._desk.close()
@@ -158,24 +166,26 @@ class PostgresTable:
         """A new window and its first page, if there is anything in it."""
         if xid <= start.done.xid:
             return None
-        window, members = self._window(start, xid)
-        found = self._count(self._rows(start, Position(window), members), (rows_max or 0) + 1)
+        self._refuse_transactions_to_come()
+        children = self._checked_children()
+        window = self._window(start, xid, children)
+        rows = self._batches.rows(start, Position(window), children)
+        found = self._count(rows, (rows_max or 0) + 1)
         if found == 0:
             return None
         is_whole = rows_max is None or found <= rows_max
         return Position(window) if is_whole else self._page(start, window, rows_max)
 
-    def _window(self, start: Position, xid: int) -> tuple[Mark, Members]:
-        done = start.done
-        children = self._children(self._desk.rows)
-        known = known_at(children, done.children, xid)
-        members = self._members_at(children, start, Mark(done.upto, xid, known), self._desk.rows)
-        conditions = [self._windows.beyond(done)]
+    def _window(self, start: Position, xid: int, children: Children) -> Mark:
+        done, windows = start.done, self._windows
+        window = Mark(done.upto, xid, known_at(children, done.children, xid))
+        conditions = [windows.beyond(done)]
         if self._keeps_order:
-            waiting = self._first(self._windows.pending(done, xid, members))
-            conditions += [] if waiting is None else [self._windows.compared("<", waiting)]
+            members = self._batches.members(start, window, children)
+            waiting = self._first(windows.pending(done, xid, members))
+            conditions += [] if waiting is None else [windows.compared("<", waiting)]
         last = self._last(" AND ".join(conditions))
-        return Mark(last or done.upto, xid, known), members
+        return replace(window, upto=last or done.upto)
 
     def _count(self, rows: str, most: int) -> int:
         counted = f"(SELECT FROM {rows} LIMIT {most}) AS counted"
@@ -187,7 +197,7 @@ class PostgresTable:
         whole = Position(window)
         if rows_max is None:
             return whole
-        rows = self._rows(start, whole, self._members(start, window))
+        rows = self._batches.rows(start, whole)
         which = f"ORDER BY {self._windows.names} OFFSET {rows_max - 1} LIMIT 2"
         # In a first window nearly all rows count, and an index finds the place at once; later ones
         # have few among many, and are better gathered first.
@@ -212,32 +222,22 @@ class PostgresTable:
 
     # Children
 
-    def _rows(self, start: Position, end: Position, members: Members) -> str:
-        """A batch, as what follows FROM."""
-        return f"{members.source} WHERE {self._windows.batch(start, end, members)}"
+    def _checked_children(self) -> Children:
+        """As they are now; those that are new to this reader are looked at more closely."""
+        children = self._batches.children()
+        transaction = self._windows.transaction
+        if transaction is not None and children != self._looked_at:
+            updated = self._settings.update is not None
+            check_filled(self._desk.rows, self._relation, children, transaction, updated=updated)
+            self._looked_at = children
+        return children
 
-    def _delete(self, mark: Mark, after: Place | None = None) -> None:
-        members = self._members(Position(mark), mark)
-        where = self._windows.given_out(mark, members, after)
-        self._desk.change(f"DELETE FROM {members.source} WHERE {where}")
-
-    def _members(self, start: Position, end: Mark, ask: Ask | None = None) -> Members:
-        ask = ask or self._desk.rows
-        return self._members_at(self._children(ask), start, end, ask)
-
-    def _members_at(self, children: Children, start: Position, end: Mark, ask: Ask) -> Members:
-        def has_older_rows(child: int, xid: int) -> bool:
-            found = children.named(child)
-            if not found.may_be_asked:
-                return True  # for all we know
-            older = f"SELECT FROM ONLY {found.name} WHERE {self._windows.older(xid)}"
-            ((has,),) = ask(f"SELECT EXISTS ({older})")
-            return bool(has)
-
-        return members_of(self._relation, children, start, end, has_older_rows)
-
-    def _children(self, ask: Ask) -> Children:
-        return find_children(ask, self._relation.oid)
+    def _refuse_transactions_to_come(self) -> None:
+        transaction = self._windows.transaction
+        if transaction is not None:
+            rows = f"{self._name} WHERE {self._windows.to_come}"
+            for place in self._places(rows, "LIMIT 1", gathered=False):
+                raise not_yet_had(transaction, place)
 
     # The server
 

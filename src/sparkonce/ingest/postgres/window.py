@@ -63,6 +63,13 @@ class Windows:
         """Rows by transactions before this one, as far as they can be told."""
         return "true" if self.key_lag is not None else self._is_before(xid)
 
+    @property
+    def to_come(self) -> str:
+        """Rows that name a transaction which has not begun: with a column of the user's only."""
+        assert self.transaction is not None
+        column, declared = quoted(self.transaction.name), self.transaction.declared
+        return f"{column} >= {_SNAPSHOT_END}::text::{declared}"
+
     def beyond(self, mark: Mark) -> str:
         return "true" if mark.upto is None else self.compared(">", mark.upto)
 

@@ -1,0 +1,152 @@
+"""A column for the transaction is only as good as what fills it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from ingest.following import Follower
+from sparkonce.errors import ConfigError
+from sparkonce.ingest.table import SourceError
+
+Connect = Callable[[], psycopg.Connection[Any]]
+Follow = Callable[..., Follower]
+
+FILL = "CREATE FUNCTION {table}() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {does}; END$$"
+SETS = "NEW.txid := pg_current_xact_id()::text; RETURN NEW"
+TRIGGER = "CREATE TRIGGER t BEFORE {when} ON {table} FOR EACH ROW EXECUTE FUNCTION {table}()"
+
+
+@pytest.fixture
+def create(connect: Connect, table: str) -> Any:
+    def make(column: str, *, trigger: str | None = None, does: str = SETS) -> None:
+        with connect() as connection:
+            connection.execute(
+                f"CREATE TABLE {table} (id bigserial PRIMARY KEY, changed int NOT NULL DEFAULT 0, "
+                f"txid {column})".encode()
+            )
+            if trigger is not None:
+                connection.execute(FILL.format(table=table, does=does).encode())
+                connection.execute(TRIGGER.format(table=table, when=trigger).encode())
+
+    yield make
+    with connect() as connection:
+        connection.execute(f"DROP FUNCTION IF EXISTS {table} CASCADE".encode())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        "xid8 NOT NULL DEFAULT pg_current_xact_id()",
+        "bigint NOT NULL DEFAULT txid_current()",
+        "bigint NOT NULL DEFAULT (pg_current_xact_id()::text)::bigint",
+        "numeric NOT NULL DEFAULT pg_current_xact_id()::text::numeric",
+    ],
+)
+def test_a_default_fills_it(
+    connect: Connect, follow: Follow, table: str, create: Any, column: str
+) -> None:
+    create(column)
+    follower = follow(dbtable=table, transactionColumn="txid")
+    early, late = connect(), connect()
+    for connection in (early, late):
+        connection.execute(f"INSERT INTO {table} DEFAULT VALUES")
+    late.commit()
+    assert follower.drain() == []
+    early.commit()
+    assert [row["id"] for row in follower.drain()] == [1, 2]
+
+
+def test_a_trigger_fills_it(connect: Connect, follow: Follow, table: str, create: Any) -> None:
+    create("xid8 NOT NULL", trigger="INSERT OR UPDATE")
+    with connect() as connection:
+        connection.execute(f"INSERT INTO {table} (txid) VALUES ('99999999')")
+    options = {"dbtable": table, "transactionColumn": "txid"}
+    follower = follow(**options, updateColumn="changed")
+    assert [row["id"] for row in follower.drain()] == [1]
+    with connect() as connection:
+        connection.execute(f"UPDATE {table} SET changed = -1")
+    assert [row["changed"] for row in follower.drain()] == [-1]
+
+
+@pytest.mark.parametrize(
+    ("column", "trigger", "does", "told"),
+    [
+        ("bigint", None, "", "may be null"),
+        ("xid8 DEFAULT pg_current_xact_id()", None, "", "SET NOT NULL"),
+        ("bigint NOT NULL", None, "", "default is none, and no trigger"),
+        ("bigint NOT NULL DEFAULT 0", None, "", "default is 0, and no trigger"),
+        ("bigint NOT NULL DEFAULT 0", "UPDATE", SETS, "default is 0, and no trigger"),
+        ("xid8 NOT NULL DEFAULT '0'", "INSERT", "RETURN NEW", "no trigger before INSERT"),
+        ("int NOT NULL DEFAULT 0", None, "", "it must be xid8"),
+        ("xid8 NOT NULL DEFAULT pg_current_xact_id_if_assigned()", None, "", "no trigger"),
+    ],
+)
+def test_what_nobody_fills_is_refused(
+    follow: Follow, table: str, create: Any, column: str, trigger: str | None, does: str, told: str
+) -> None:
+    create(column, trigger=trigger, does=does)
+    with pytest.raises(ConfigError, match=told):
+        follow(dbtable=table, transactionColumn="txid")
+
+
+def test_a_disabled_trigger_fills_nothing(
+    connect: Connect, follow: Follow, table: str, create: Any
+) -> None:
+    create("xid8 NOT NULL", trigger="INSERT")
+    follow(dbtable=table, transactionColumn="txid")
+    with connect() as connection:
+        connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER t")
+    with pytest.raises(ConfigError, match="default is none, and no trigger") as caught:
+        follow(dbtable=table, transactionColumn="txid")
+    # What it says to do is what helps.
+    with connect() as connection:
+        for statement in re.findall(r"CREATE .*?(?:END'|set_txid\(\))(?=[;,])", str(caught.value)):
+            connection.execute(statement.replace("CREATE F", "CREATE OR REPLACE F").encode())
+    follow(dbtable=table, transactionColumn="txid", updateColumn="changed")
+
+
+def test_changes_must_set_it_where_they_are_read(follow: Follow, table: str, create: Any) -> None:
+    create("xid8 NOT NULL DEFAULT pg_current_xact_id()")
+    with pytest.raises(ConfigError, match="not set when a row is changed"):
+        follow(dbtable=table, transactionColumn="txid", updateColumn="changed")
+
+
+def test_a_child_that_fills_it_with_something_else_is_refused(
+    connect: Connect, follow: Follow, table: str, create: Any
+) -> None:
+    create("xid8 NOT NULL DEFAULT pg_current_xact_id()")
+    with connect() as connection:
+        connection.execute(f"INSERT INTO {table} DEFAULT VALUES")
+    follower = follow(dbtable=table, transactionColumn="txid")
+    follower.drain()
+    with connect() as connection:
+        connection.execute(f"CREATE TABLE {table}_1 () INHERITS ({table})")
+        connection.execute(f"ALTER TABLE {table}_1 ALTER txid DROP DEFAULT")
+        connection.execute(f"INSERT INTO {table} DEFAULT VALUES")
+    assert [row["id"] for row in follower.drain()] == [2]  # a row must bring it along, or fail
+    with connect() as connection:
+        connection.execute(f"CREATE TABLE {table}_2 (txid xid8 DEFAULT '0') INHERITS ({table})")
+    with pytest.raises(ConfigError, match=f"of public.{table}_2 is filled by nothing"):
+        follower.drain()
+
+
+def test_a_number_that_is_still_to_come_is_refused_when_it_is_seen(
+    connect: Connect, follow: Follow, table: str, create: Any
+) -> None:
+    create("xid8 NOT NULL DEFAULT pg_current_xact_id()")
+    with connect() as connection:
+        connection.execute(f"INSERT INTO {table} DEFAULT VALUES")
+    follower = follow(dbtable=table, transactionColumn="txid")
+    follower.drain()
+    with connect() as connection:
+        connection.execute(f"INSERT INTO {table} (txid) VALUES ('123456789012')")
+    with pytest.raises(SourceError, match=r"the row 2 names a transaction in 'txid' that"):
+        follower.drain()
+    with connect() as connection:
+        connection.execute(f"UPDATE {table} SET txid = pg_current_xact_id() WHERE id = 2")
+    assert [row["id"] for row in follower.drain()] == [2]
