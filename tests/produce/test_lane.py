@@ -159,14 +159,30 @@ def test_without_idempotence_a_batch_is_sent_again_beside_those_under_way() -> N
     assert lane.take(0.0) is first
 
 
-def test_used_up_epochs_are_an_error_and_not_a_wrap() -> None:
-    from sparkonce.errors import FatalError
-
+def test_used_up_epochs_are_noticed_and_do_not_wrap() -> None:
     lane = Lane(ProducerIdentity(None, 7, EPOCH_MAX), in_flight_max=5)
     lane.add(a_batch(1))
     lane.add(a_batch(1))
     first = lane.take(0.0)
-    assert first is not None
+    assert first is not None and not lane.is_used_up
     lane.given_up(first)
-    with pytest.raises(FatalError, match="used up"):
-        lane.take(0.0)
+    assert lane.take(0.0) is None
+    assert lane.is_used_up
+
+
+def test_the_last_epoch_is_left_when_what_may_be_written_is_settled() -> None:
+    """Under its old number, as ever: only what is known to be unwritten may go elsewhere."""
+    lane = Lane(ProducerIdentity(None, 7, EPOCH_MAX), in_flight_max=5)
+    for _ in range(3):
+        lane.add(a_batch(1))
+    warm = lane.take(0.0)
+    assert warm is not None
+    lane.acknowledged(warm)
+    bad, unanswered = lane.take(0.0), lane.take(0.0)
+    assert bad is not None and unanswered is not None
+    lane.returned(unanswered, 0.0, -1)
+    lane.given_up(bad)
+    assert lane.take(0.0) is unanswered and not lane.is_used_up
+    lane.acknowledged(unanswered)
+    lane.add(a_batch(1))
+    assert lane.take(0.0) is None and lane.is_used_up

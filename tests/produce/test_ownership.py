@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from sparkonce.errors import (
 from sparkonce.local import LocalKafka
 from sparkonce.produce import State
 from sparkonce.produce.coordinator import TransactionStatus
+from sparkonce.produce.identity import EPOCH_MAX
 from sparkonce.produce.ownership import Begun, Standing, standing
 from sparkonce.verify import DelayResponse, Fault, FaultProxy, LoseRequest, LoseResponse
 
@@ -55,6 +57,7 @@ NO, MAYBE, YES = Begun.NO, Begun.MAYBE, Begun.YES
         ("CompleteCommit", 7, 6, YES, 2, Standing.SUCCEEDED),
         ("CompleteAbort", 8, 6, YES, 2, Standing.SUCCEEDED),
         ("Empty", 8, 0, YES, 2, Standing.SUCCEEDED),
+        ("Ongoing", 7, 4, YES, 2, Standing.SUCCEEDED),
     ],
 )
 def test_what_the_coordinator_tells_means(
@@ -64,6 +67,14 @@ def test_what_the_coordinator_tells_means(
     assert standing(who, TransactionStatus(True, state, producer_id, epoch), begun, version) is (
         expected
     )
+
+
+def test_behind_the_last_epoch_another_producer_id_may_be_ones_own() -> None:
+    last = ProducerIdentity("id", 7, EPOCH_MAX)
+    fresh = TransactionStatus(True, "Empty", 8, 0)
+    assert standing(last, fresh, NO, 2) is Standing.UNCERTAIN
+    assert standing(replace(last, epoch=EPOCH_MAX - 1), fresh, NO, 2) is Standing.SUCCEEDED
+    assert standing(last, replace(fresh, state="Ongoing"), NO, 2) is Standing.SUCCEEDED
 
 
 def test_a_forgotten_id_is_nobodys() -> None:

@@ -64,8 +64,8 @@ class Coordinator:
         return self._client.transaction_version
 
     @property
-    def timeout_ms(self) -> int:
-        """How long a transaction may be open."""
+    def transaction_timeout_ms(self) -> int:
+        """As the coordinator was told it; behind `init`."""
         return self._timeout_ms
 
     def init(self) -> ProducerIdentity:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from sparkonce.encode import EncodedBatch, seal
-from sparkonce.errors import BrokerError, FatalError
+from sparkonce.errors import BrokerError
 from sparkonce.produce.identity import EPOCH_MAX, ProducerIdentity
 
 SEQUENCES = 2**31
@@ -70,6 +70,8 @@ class Lane:
         # about the first batch, and refuses what comes before the answer.
         self._warm = not self.idempotent
         self._gap = False
+        self.is_used_up = False
+        """No epoch is left behind a gap: nothing more is sent under this producer id."""
         # Until what came back is acknowledged, nothing new goes out behind it: five new batches,
         # and the broker would no longer know the old one for a repeat.
         self._recovering = False
@@ -96,6 +98,10 @@ class Lane:
 
     def take(self, now_s: float) -> Batch | None:
         """The batch that may be sent now, numbered; it counts as under way from here on."""
+        if self._gap and not self._flying and self.identity.epoch >= EPOCH_MAX:
+            self.is_used_up = not any(batch.maybe_written for batch in self._again)
+            if self.is_used_up:
+                return None
         batch = self._take_again(now_s)
         if batch is None and not (self._again and self.idempotent):
             batch = self._take_waiting()
@@ -188,10 +194,7 @@ class Lane:
 
     def _number_anew(self) -> None:
         who = self.identity
-        if who.epoch >= EPOCH_MAX:
-            raise FatalError(
-                f"the epochs of {who} are used up: close this producer, make a new one"
-            )
+        assert who.epoch < EPOCH_MAX, "it is used up"
         self.identity = ProducerIdentity(who.transactional_id, who.producer_id, who.epoch + 1)
         self._gap = self._warm = False
         self._next_sequence = 0

@@ -39,7 +39,7 @@ class Standing(enum.Enum):
     OPEN = "it has the present epoch, and its transaction is open"
     ABORTED = "the coordinator aborted its transaction and raised the epoch"
     SUCCEEDED = "another producer took over"
-    UNCERTAIN = "aborted by the coordinator, or by another producer that took over"
+    UNCERTAIN = "what the coordinator has may be its own doing, or another producer's"
     EXPIRED = "the coordinator has forgotten the transactional id"
 
 
@@ -58,7 +58,10 @@ def standing(
     if not told.is_known:
         return Standing.EXPIRED
     if told.producer_id != who.producer_id:
-        return Standing.SUCCEEDED
+        # Behind the last epoch there is another producer id; before Kafka 4.4 (KAFKA-20357) a
+        # coordinator that was started anew does not know any more whom it gave it to.
+        was_due = who.epoch >= EPOCH_MAX and (told.state, told.epoch) == (_NO_TRANSACTION_YET, 0)
+        return Standing.UNCERTAIN if was_due else Standing.SUCCEEDED
     if told.epoch == who.epoch:
         return Standing.OPEN if told.state == "Ongoing" else Standing.CURRENT
     if told.state not in _ABORTED:
@@ -172,7 +175,8 @@ class Ownership:
             return replace(who, epoch=told.epoch)
         if found in (Standing.CURRENT, Standing.OPEN) and not is_refused:
             return who
-        if found is Standing.SUCCEEDED and told.state == _NO_TRANSACTION_YET and not is_refused:
+        is_taken = found in (Standing.SUCCEEDED, Standing.UNCERTAIN)
+        if is_taken and told.state == _NO_TRANSACTION_YET and not is_refused:
             # Perhaps by this producer itself, and the answer was lost: asked the same again, the
             # coordinator answers the same (KIP-360), and where it was a successor it refuses.
             return former
@@ -197,18 +201,19 @@ class Ownership:
         if found is Standing.ABORTED:
             return TransactionTimedOut(
                 f"the coordinator aborted the transaction of {who}: it was open longer than "
-                f"transaction.timeout.ms={self._coordinator.timeout_ms}. Nothing of it is "
-                "visible: abort_transaction(), then write it again in smaller transactions, or "
-                "raise transaction.timeout.ms (brokers allow transaction.max.timeout.ms)",
+                f"transaction.timeout.ms={self._coordinator.transaction_timeout_ms}. Nothing of "
+                "it is visible: abort_transaction(), then write it again in smaller transactions, "
+                "or raise transaction.timeout.ms (brokers allow transaction.max.timeout.ms)",
                 code,
             )
         if found is Standing.UNCERTAIN:
             return OwnershipUncertain(
-                f"the epoch of {who} was raised by an abort: its transaction was open longer than "
-                "transaction.timeout.ms, or another producer with the same transactional.id took "
-                "over and aborted one. The coordinator does not tell which. Read the committed "
-                "offsets before anything is written again: if another producer has gone on, stop; "
-                "if not, start a new producer",
+                f"whether {who} may go on, the coordinator can't tell: it now has producer id "
+                f"{told.producer_id}, epoch {told.epoch}, in state {told.state}. It may have come "
+                "to that by itself (a time-out; a new producer id, whose answer was lost), or by "
+                "another producer with the same transactional.id. Read the committed offsets "
+                "before anything is written again: if another producer has gone on, stop; if not, "
+                "start a new producer",
                 code,
             )
         if found is Standing.SUCCEEDED:

@@ -68,6 +68,7 @@ class Producer:
         self._sender = Sender(self._client, options)
         self._topics = Topics(self._client, options.max_block_ms)
         self._sender.on_too_large = self._topics.ask_again
+        self._sender.on_used_up = self._used_up
         self._coordinator = Coordinator(self._client, options)
         self._reports = DeliveryReports()
         self._identity: ProducerIdentity | None = None
@@ -241,12 +242,12 @@ class Producer:
         Raises the first failure that no delivery callback was asked to tell.
         """
         self._send_lingering()
-        idle = self._sender.wait_idle(timeout)
+        is_done = self._sender.wait_acknowledged(timeout)
         self._reports.serve()
         self._reports.raise_unreported()
         if self._linger:
             self._linger.raise_error()
-        return idle
+        return is_done
 
     def close(self) -> None:
         """Finish what was taken and let go of every connection."""
@@ -286,12 +287,18 @@ class Producer:
             raise BrokerError("this producer was closed: make a new one")
 
     def _writer(self) -> ProducerIdentity:
-        """Under whose name records are written; asked from the cluster once."""
-        if self._identity is None:
-            self._identity = (
-                self._coordinator.init() if self._options.enable_idempotence else NO_IDENTITY
-            )
-        return self._identity
+        """Under whose name records are written; asked from the cluster when it is needed."""
+        identity = self._identity
+        if identity is None:
+            idempotent = self._options.enable_idempotence
+            self._identity = identity = self._coordinator.init() if idempotent else NO_IDENTITY
+        return identity
+
+    def _used_up(self, identity: ProducerIdentity) -> None:
+        """Called on the client's loop; whoever writes next asks for a new producer id."""
+        now = self._identity
+        if now is not None and now.producer_id == identity.producer_id:
+            self._identity = None
 
     def _before_enqueue(self, batches: Sequence[EncodedBatch]) -> None:
         """A step between encoding and sending."""

@@ -1,8 +1,8 @@
 """The sender: batches from the caller's thread to the leaders of their partitions.
 
 Its turn is a step of the client's loop, so lanes need no locks. The caller's side (`enqueue`,
-`wait_idle`) shares an inbox, a byte count and the first failure with it, under one condition.
-Memory is bounded here: a batch counts from `enqueue` to its outcome.
+`wait_acknowledged`) shares an inbox, the batches without an outcome and the first failure with it,
+under one condition. Memory is bounded here: a batch counts from `enqueue` to its outcome.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sparkonce.errors import (
     AbortableError,
     BrokerError,
     DeliveryFailed,
+    FatalError,
     Reaction,
     Unreachable,
     explain,
@@ -31,6 +32,8 @@ _PRODUCE_IMPLICIT_ADD = 12
 _PRODUCE_EXPLICIT_ADD = 11
 _NO_OFFSET = -1
 _MESSAGE_TOO_LARGE = 10
+_OVERDUE_S = 30.0
+"""Behind its delivery.timeout.ms, a batch has its outcome; if not by then, it never will."""
 
 Route = tuple[Address, int]
 """A broker, and which of the connections to it."""
@@ -43,19 +46,17 @@ class Sender:
         self._changed = threading.Condition()
         self._inbox: list[tuple[ProducerIdentity, Batch]] = []
         self._buffered_bytes = 0
-        self._open_batches = 0
+        self._open: set[Batch] = set()
         self._failure: BrokerError | None = None
+        self._ended: BrokerError | None = None
         self._lanes: dict[Partition, Lane] = {}
         self._in_flight: dict[Route, int] = defaultdict(int)
         self.on_too_large: Callable[[str], None] = lambda topic: None
+        self.on_used_up: Callable[[ProducerIdentity], None] = lambda identity: None
         client.on_turn = self._turn
+        client.on_end = self._end_all
 
     # -- the caller's side --------------------------------------------------------------------
-
-    @property
-    def failure(self) -> BrokerError | None:
-        """The first batch that failed in this transaction; nothing more of it is sent."""
-        return self._failure
 
     def enqueue(self, identity: ProducerIdentity, batches: Sequence[Batch]) -> None:
         """Hand over batches, waiting for room in `buffer.memory` for `max.block.ms` at most."""
@@ -63,7 +64,7 @@ class Sender:
         limit = self._options.buffer_memory
 
         def room() -> bool:
-            return bool(self._failure or self._client.broken) or (
+            return bool(self._failure or self._ended) or (
                 self._buffered_bytes + size <= limit or not self._buffered_bytes
             )
 
@@ -74,32 +75,52 @@ class Sender:
                     f"{self._options.max_block_ms}: the brokers don't take records as fast as they "
                     f"are written, or can't be reached ({self._client.reasons()})"
                 )
-            self._raise_failure()
+            self.raise_failure()
             self._buffered_bytes += size
-            self._open_batches += len(batches)
+            self._open.update(batches)
             self._inbox += [(identity, batch) for batch in batches]
         self._client.wake()
 
-    def wait_idle(self, timeout_s: float | None = None) -> bool:
-        """Until every batch has its outcome; raises the failure that doomed a transaction."""
+    def wait_acknowledged(self, timeout_s: float | None = None) -> bool:
+        """Until every batch taken so far has its outcome; False when the time is over before.
+
+        Raises the failure that doomed a transaction.
+        """
         with self._changed:
-            idle = self._changed.wait_for(
-                lambda: not self._open_batches or bool(self._failure or self._client.broken),
-                timeout_s,
+            awaited = set(self._open)
+            overdue_s = max((batch.deadline_s for batch in awaited), default=0.0) + _OVERDUE_S
+            left_s = max(0.0, overdue_s - time.monotonic())
+            is_done = self._changed.wait_for(
+                lambda: bool(self._failure or self._ended) or awaited.isdisjoint(self._open),
+                left_s if timeout_s is None else min(timeout_s, left_s),
             )
-            self._raise_failure()
-        return idle
+            if awaited or self._failure:
+                self.raise_failure()
+        if not is_done and time.monotonic() >= overdue_s:
+            raise FatalError(
+                f"{len(awaited & self._open)} batches have no outcome {_OVERDUE_S:g} s behind "
+                f"their delivery.timeout.ms={self._options.delivery_timeout_ms}: the client's loop "
+                "does not go on. Close this producer, start a new one, and please report it"
+            )
+        return is_done
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every batch has its outcome."""
+        with self._changed:
+            return not self._open
 
     def forget(self, why: str) -> None:
         """Give up every batch; answers still to come are of no interest. Waits until it is so."""
         self._client.do(lambda: self._drop_all(AbortableError(why)))
-        self._failure = None
+        with self._changed:
+            self._failure = None
 
-    def _raise_failure(self) -> None:
-        if self._client.broken:
-            raise self._client.broken
-        if self._failure:
-            raise self._failure
+    def raise_failure(self) -> None:
+        """What doomed the transaction, if anything did; or why nothing is sent any more."""
+        with self._changed:
+            if error := self._failure or self._ended:
+                raise error
 
     # -- on the client's loop -------------------------------------------------------------------
 
@@ -107,7 +128,11 @@ class Sender:
         with self._changed:
             inbox, self._inbox = self._inbox, []
         for identity, batch in inbox:
-            self._lane(identity, batch).add(batch)
+            lane = self._lane(identity, batch)
+            if lane.is_used_up:
+                self._end(batch, _used_up(lane), _NO_OFFSET)
+            else:
+                lane.add(batch)
         self._expire(now_s)
         self._send_ready(now_s)
         wakes = [
@@ -121,8 +146,13 @@ class Sender:
     def _lane(self, identity: ProducerIdentity, batch: Batch) -> Lane:
         key = (batch.encoded.topic, batch.encoded.partition)
         lane = self._lanes.get(key)
-        # A lane outlives a transaction only where the identity does; a new one numbers from 0.
-        if lane is None or (lane.transactional and lane.identity != identity):
+        # A lane outlives a transaction only where the identity does; a new one numbers from 0. One
+        # without transactions raises the epoch by itself, until a new producer id is needed.
+        if (
+            lane is None
+            or (lane.transactional and lane.identity != identity)
+            or (lane.is_used_up and lane.identity.producer_id != identity.producer_id)
+        ):
             lane = self._lanes[key] = Lane(identity, self._options.in_flight_max)
         return lane
 
@@ -156,7 +186,9 @@ class Sender:
             if gathered and size + self._options.batch_size > self._options.max_request_size:
                 break
             batch = self._lanes[key].take(now_s)
-            if batch is not None:
+            if self._lanes[key].is_used_up:
+                self._use_up(self._lanes[key])
+            elif batch is not None:
                 gathered.append((key, batch))
                 size += batch.encoded.size_bytes
                 # Last in the next round: no partition waits behind the busy ones.
@@ -235,10 +267,19 @@ class Sender:
         if not lane.transactional:
             return self._end(batch, DeliveryFailed(why, code), _NO_OFFSET)
         failure = AbortableError(f"{why}. Abort the transaction; nothing of it is visible", code)
+        # Before the outcome: whoever waits for that must not take the transaction for whole.
+        with self._changed:
+            self._failure = self._failure or failure
+            self._changed.notify_all()
         self._end(batch, failure, _NO_OFFSET)
-        if self._failure is None:
-            self._failure = failure
         self._drop_all(failure)
+
+    def _use_up(self, lane: Lane) -> None:
+        """So many batches of this partition have failed that no epoch is left to go on under."""
+        for batch in list(lane):
+            lane.given_up(batch)
+            self._end(batch, _used_up(lane), _NO_OFFSET)
+        self.on_used_up(lane.identity)
 
     def _expire(self, now_s: float) -> None:
         for (topic, partition), lane in list(self._lanes.items()):
@@ -266,11 +307,28 @@ class Sender:
 
     def _end(self, batch: Batch, error: BrokerError | None, offset: int) -> None:
         batch.ended = True
-        batch.outcome(batch, error, offset)
+        try:
+            batch.outcome(batch, error, offset)
+        finally:
+            with self._changed:
+                self._buffered_bytes -= batch.encoded.size_bytes
+                self._open.discard(batch)
+                self._changed.notify_all()
+
+    def _end_all(self, why: BrokerError) -> None:
+        """The client's loop has come to its end, and with it all that was under way."""
         with self._changed:
-            self._buffered_bytes -= batch.encoded.size_bytes
-            self._open_batches -= 1
+            self._ended = why
             self._changed.notify_all()
+        self._drop_all(why)
+
+
+def _used_up(lane: Lane) -> DeliveryFailed:
+    return DeliveryFailed(
+        f"the epochs of {lane.identity} are used up, one for each batch that failed for good: "
+        "these records were not written. Write them again, they go under a new producer id; and "
+        "look at why so many batches fail"
+    )
 
 
 def _reader(answer: Any) -> Callable[[Partition], tuple[int, int, str]]:

@@ -132,7 +132,7 @@ class TransactionalProducer(Producer):
     @property
     def transaction_timeout_ms(self) -> int:
         """How long a transaction may be open; behind `init_transactions`."""
-        return self._coordinator.timeout_ms
+        return self._coordinator.transaction_timeout_ms
 
     def init_transactions(self) -> None:
         """Take over the transactional id: what a former producer left open is aborted, what it
@@ -183,9 +183,9 @@ class TransactionalProducer(Producer):
         if self._life.state in BROKEN:
             self._life.need_writable()
         with self._failing():
-            is_idle = super().flush(timeout)
-        self._is_known_open |= is_idle and self._sent
-        return is_idle
+            is_done = super().flush(timeout)
+        self._is_known_open |= is_done and self._sent
+        return is_done
 
     def commit_transaction(self) -> None:
         """Send what is left, wait until all of it is acknowledged, and decide.
@@ -196,6 +196,8 @@ class TransactionalProducer(Producer):
         self._life.need(COMMITTABLE, State.COMMITTING)
         if self._life.state is State.IN_TRANSACTION:
             self.flush()
+            while len(self._rows) or not self._sender.is_idle:
+                self.flush()  # delivery callbacks have written more
         self._life.to(State.COMMITTING)
         with self._failing():
             if self._is_open():
@@ -214,8 +216,14 @@ class TransactionalProducer(Producer):
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """Commit at the end of the block, abort if it raises."""
+        """Begin; commit at the end of the block, abort if it raises."""
         self.begin_transaction()
+        with self.committing():
+            yield self
+
+    @contextmanager
+    def committing(self) -> Iterator[Self]:
+        """In a transaction that was begun: commit at the end of the block, abort if it raises."""
         try:
             yield self
             self.commit_transaction()

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Mapping
 
 from sparkonce.errors import FatalError, SparkonceError
-from sparkonce.produce import OffsetAndMetadata, TransactionalProducer
+from sparkonce.produce import OffsetAndMetadata
 from sparkonce.produce.identity import Partition
+from sparkonce.stream.kafka_owner import KafkaOwner
+from sparkonce.stream.ledger import Entry
 
 INTERVAL_S = 5.0
 """As Kafka's auto.commit.interval.ms."""
@@ -25,20 +27,20 @@ _log = logging.getLogger("sparkonce.stream")
 
 
 class AutoCommit:
-    def __init__(self, producer: TransactionalProducer) -> None:
-        self._producer = producer
+    def __init__(self, owner: KafkaOwner) -> None:
+        self._owner = owner
         # The newest alone; put and taken in one step each, so that none is lost in between.
-        self._noted: deque[Groups] = deque(maxlen=1)
+        self._noted: deque[tuple[Groups, Entry]] = deque(maxlen=1)
         self._over: FatalError | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sparkonce-auto-commit", daemon=True)
         self._thread.start()
 
-    def note(self, groups: Groups) -> None:
+    def note(self, groups: Groups, entry: Entry) -> None:
         """Raises what the clock has met and can't get over: another driver took over."""
         if self._over is not None:
             raise self._over
-        self._noted.append(groups)
+        self._noted.append((groups, entry))
 
     def close(self) -> None:
         self._stopped.set()
@@ -54,11 +56,13 @@ class AutoCommit:
         while not over:
             over = self._stopped.wait(INTERVAL_S)
             if self._noted:
-                newest = self._noted.pop()
+                groups, entry = self._noted.pop()
                 try:
-                    with self._producer.transaction():
-                        for group, offsets in newest.items():
-                            self._producer.send_offsets_to_transaction(offsets, group)
+                    self._owner.begin()
+                    with self._owner.producer.committing() as producer:
+                        for group, offsets in groups.items():
+                            producer.send_offsets_to_transaction(offsets, group)
+                    self._owner.note(entry)
                 except FatalError as error:
                     self._over = error
                     return

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from sparkonce.errors import OutcomeUnknown
+from sparkonce.errors import AbortableError, OutcomeUnknown, OwnershipUncertain
 from sparkonce.guarantees import Guarantee
 from sparkonce.options import ProducerOptions
 from sparkonce.produce import State, TransactionalProducer
@@ -25,6 +26,7 @@ from sparkonce.produce.topics import UnknownTopic
 from sparkonce.stream.autocommit import AutoCommit
 from sparkonce.stream.desk import Desk
 from sparkonce.stream.handover import Handover
+from sparkonce.stream.kafka_owner import KafkaOwner
 from sparkonce.stream.kafka_settings import KafkaSettings, check_schema
 from sparkonce.stream.layout import Apart, InTurns, Layout, Overlap, check_apart, layout_of
 from sparkonce.stream.ledger import (
@@ -95,9 +97,10 @@ class KafkaSink:
         targets = [(each, 0) for each in (settings.topic, settings.dead_letter_topic) if each]
         self._first_places = [*sorted(first_sources)[:1], *targets]
         self._handover = Handover()
-        self._producer = TransactionalProducer(settings.owner)
+        self._owner = KafkaOwner(settings)
+        self._recording: Entry | None = None
         self._auto_commit = (
-            AutoCommit(self._producer) if settings.guarantee is Guarantee.NONE else None
+            AutoCommit(self._owner) if settings.guarantee is Guarantee.NONE else None
         )
         self._desk = _desk(spark, settings)
 
@@ -107,7 +110,9 @@ class KafkaSink:
         for topic in sorted(self._topics):
             self._producer.partition_count(topic)
         self._producer.init_transactions()
-        return self.holder() or self._former_entry()
+        entry = self.holder()
+        self._owner.note(entry)
+        return entry or self._former_entry()
 
     def sources_at(self, entry: Entry) -> list[Offsets | str] | None:
         groups = [
@@ -132,6 +137,7 @@ class KafkaSink:
         with self._producer.transaction():
             for group, offsets in to_commit(self._settings.group, entry, sources, carrier).items():
                 self._producer.send_offsets_to_transaction(offsets, group)
+        self._owner.note(entry)
 
     def _signed_at(self) -> Partition | None:
         """Where an entry without offsets of Kafka's goes: to the last one's place; of a new
@@ -155,7 +161,7 @@ class KafkaSink:
         return entry if entry is not None and entry.query == run_query(run_id) else None
 
     def holder(self) -> Entry | None:
-        return last_entry(self._producer.committed_offsets(self._settings.group))
+        return self._owner.holder()
 
     # -- the steps ----------------------------------------------------------------------------
 
@@ -168,7 +174,7 @@ class KafkaSink:
         return self._desk.trouble
 
     def fence(self) -> None:
-        self._producer.begin_transaction()
+        self._owner.begin()
         self._identity = self._producer.identity
         self._tell("open")
 
@@ -203,10 +209,16 @@ class KafkaSink:
     def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None:
         groups = to_commit(self._settings.group, entry, sources, self._carrier)
         if self._auto_commit:
-            self._auto_commit.note(groups)
+            self._auto_commit.note(groups, entry)
             return
-        for group, offsets in groups.items():
-            self._producer.send_offsets_to_transaction(offsets, group)
+        try:
+            for group, offsets in groups.items():
+                self._producer.send_offsets_to_transaction(offsets, group)
+        except OwnershipUncertain as error:
+            # Forgotten in mid-batch: nothing of it is visible, and the next attempt's fence settles
+            # whether there may be one.
+            raise AbortableError(str(error), error.code) from error
+        self._recording = entry
         self._tell("offsets")
 
     def decide(self) -> None:
@@ -219,16 +231,19 @@ class KafkaSink:
                 # Asked again, never guessed; the next start settles what stays unknown.
                 if not left:
                     raise
+        self._owner.note(self._recording)
         self._tell("end:answered")
 
     def abandon(self) -> None:
         # Without a promise nothing is open here: the clock's own transactions are not ours.
         if self._auto_commit is None and self._producer.state in ABORTABLE:
-            self._producer.abort_transaction()
+            with self._forgiving():
+                self._producer.abort_transaction()
 
     def leave_empty(self) -> None:
         if self._producer.state is State.IN_TRANSACTION and self._auto_commit is None:
-            self._producer.commit_transaction()  # of nothing: the cluster has no part in it
+            with self._forgiving():
+                self._producer.commit_transaction()  # of nothing: the cluster has no part in it
 
     def close(self) -> None:
         self._desk.close()
@@ -237,6 +252,18 @@ class KafkaSink:
         self._producer.close()
 
     # -- on the way ---------------------------------------------------------------------------
+
+    @property
+    def _producer(self) -> TransactionalProducer:
+        return self._owner.producer
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        """To end an attempt of which the cluster has forgotten whose it was: it is ended."""
+        try:
+            yield
+        except OwnershipUncertain as error:
+            _log.info("%s: the attempt is over: %s", self._settings.pipeline, error)
 
     def _layout(self, frame: DataFrame) -> Layout:
         if not self._in_transaction:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from kafka.protocol.metadata import MetadataRequest
@@ -27,8 +29,11 @@ from sparkonce.wire.link import Link
 from sparkonce.wire.request import Message, Request
 from sparkonce.wire.security import Security
 
+_log = logging.getLogger("sparkonce.wire")
 _METADATA_PAUSE_S = 0.02
 _BROKEN_LOOK_S = 0.1
+_STUCK_S = 30.0
+"""A turn of the loop takes milliseconds."""
 
 
 class Client:
@@ -46,6 +51,8 @@ class Client:
         """Finalised in the cluster, as far as a broker has told; 2 has KIP-890's protection."""
         self.on_turn: Callable[[float], float | None] = lambda now_s: None
         """Called on each turn of the loop; answers when it wants the next one at the latest."""
+        self.on_end: Callable[[BrokerError], None] = lambda why: None
+        """Called once, on the loop, with the reason why it ends; nothing is sent any more."""
         self.broken: FatalError | None = None
         self._bootstrap = bootstrap
         self._client_id = client_id
@@ -94,9 +101,12 @@ class Client:
             done.set_result(None)
 
         self.post(run)
+        deadline_s = time.monotonic() + _STUCK_S
         while not done.done():
             if self.broken:
                 raise self.broken
+            if time.monotonic() > deadline_s:
+                raise _stuck()
             with contextlib.suppress(TimeoutError):
                 done.result(_BROKEN_LOOK_S)
 
@@ -146,7 +156,9 @@ class Client:
         with contextlib.suppress(BrokerError):
             self.post(self._stop)
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(_STUCK_S)
+            if self._thread.is_alive():
+                raise _stuck()
 
     def _wait(self, answer: Future[Any], timeout_s: float, what: str) -> Any:
         try:
@@ -219,16 +231,22 @@ class Client:
             late, self._calls = self._calls, []
             self._wake_in.close()
             self._wake_out.close()
-        if not self.broken:
-            for call in late:
-                call()
+        self._call_each([partial(self.on_end, why), *([] if self.broken else late)])
+        now_s = time.monotonic()
         for link in self._links.values():
-            if link.connection:
-                link.connection.close()
-            link.lost(why, time.monotonic())
+            closing = [link.connection.close] if link.connection else []
+            self._call_each([*closing, partial(link.lost, why, now_s)])
         for waiter in self._refresh_waiters:
             waiter.set_result(why)  # type: ignore[arg-type]
         self._selector.close()
+
+    def _call_each(self, calls: Iterable[Callable[[], None]]) -> None:
+        """At the end, where one that fails must leave nobody else waiting."""
+        for call in calls:
+            try:
+                call()
+            except Exception:  # noqa: BLE001 - told in the log: it is a defect of ours
+                _log.exception("while the client ended")
 
     def _turn(self) -> None:
         with self._calls_lock:
@@ -289,8 +307,12 @@ class Client:
         timeout_s = min(10.0, self._request_timeout_s)
         try:
             connection = open_connection(link.address, self._security, self._client_id, timeout_s)
-        except BrokerError as error:
-            refusal = error
+        except Exception as error:  # noqa: BLE001 - whoever waits for the connection is told
+            refusal = (
+                error
+                if isinstance(error, BrokerError)
+                else Unreachable(f"{link.address} could not be opened: {error!r}")
+            )
             with contextlib.suppress(BrokerError):  # closed meanwhile: nobody wants to know
                 self.post(lambda: self._refused(link, refusal))
             return
@@ -339,6 +361,13 @@ class Client:
 
     def _stop(self) -> None:
         self._stopping = True
+
+
+def _stuck() -> FatalError:
+    return FatalError(
+        f"the client's loop has not gone on for {_STUCK_S:g} s: something that was called on it "
+        "does not return (an outcome of produce_turn, perhaps). Start a new producer"
+    )
 
 
 def _nothing() -> None:

@@ -162,7 +162,7 @@ def open_connection(
     deadline_s = time.monotonic() + timeout_s
     try:
         plain = socket.create_connection(address, timeout=timeout_s)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a name that can't be one of a host
         raise Unreachable(f"{address}: {error}") from error
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
