@@ -269,18 +269,19 @@ class _Drawing:
         )
 
     def coordinator(self, workload: Workload) -> Schedule:
-        """The decision has no answer for longer than it is waited for: one has been taken, one
-        has not, the last one in any case."""
-        taken = LoseResponse("EndTxn", lasting_s=_AWAY_S)
-        not_taken = LoseRequest("EndTxn", lasting_s=_AWAY_S)
+        """The decision has no answer for longer than it is waited for.
+
+        The last one is lost: who takes it for granted ends well, and its records are nowhere. Or
+        one was taken: who takes it for refused writes it all again.
+        """
         last = self._batches(workload)
-        if last == 1:
-            return (Arm(point="end", fault=self._pick([not_taken, taken])),)
-        first, second = self._pick([(taken, not_taken), (not_taken, taken)])
-        return (
-            Arm(point="end", nth=last - 1, fault=first),
-            Arm(point="end", nth=last, fault=second),
+        lost = Arm(point="end", nth=last, fault=LoseRequest("EndTxn", lasting_s=_AWAY_S))
+        taken = Arm(
+            point="end",
+            nth=self._rng.randint(1, last),
+            fault=LoseResponse("EndTxn", lasting_s=_AWAY_S),
         )
+        return (self._pick([lost, taken]),)
 
     def checkpoint(self, workload: Workload) -> Schedule:
         # State that is lost can't be brought back; without it a query refuses to start.

@@ -81,5 +81,5 @@ def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
 
 
 _WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2}
-_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2}
+_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2}
 _WITH_STATE: Final = {CRASH: 2, STATE: 4, ZOMBIE: 2}
