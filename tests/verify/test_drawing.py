@@ -171,6 +171,7 @@ def test_a_zombie_with_state_has_planned_its_batch_and_another_life_follows() ->
     for plan in drawn:
         pause, more = plan.schedule
         assert isinstance(pause, Pause) and pause.point == "open"
+        assert pause.nth == plan.workload.batches, "whose version is the last"
         assert isinstance(more, MoreInput)
 
 

@@ -221,10 +221,10 @@ class _Drawing:
         free = [each for each in self._inside if each not in self._pipeline.holds]
         if not self._has_state or not self._reads_topic:
             return (Pause(point=self._pick(free), nth=self._times(workload)),)
-        # Planned, and its tasks not yet run: they run when the successor has done it all, and
-        # write their state where a later life looks for it.
+        # The last batch: planned, and its tasks not yet run. They run when the successor has done
+        # it all, and write their state where a later life looks for it.
         point = "open" if self._turn is not None or self._rng.random() < 0.7 else self._pick(free)
-        return (Pause(point=point, nth=self._times(workload)), MoreInput())
+        return (Pause(point=point, nth=self._batches(workload)), MoreInput())
 
     def expiry(self, workload: Workload) -> Schedule:
         return (Pause(point="open", nth=self._times(workload), until_expired=True),)

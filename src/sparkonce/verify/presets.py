@@ -66,7 +66,7 @@ class Wish:
     runs: int | None = None
     """This many trials at most, in this run."""
     minutes: float | None = None
-    """The full preset, for about this long. None: the quick one, each cell once."""
+    """The full preset, for about this long. None: the quick one."""
     only: tuple[str, ...] = ()
     """Words that have to be in a trial's pipeline, guarantee or family; one a kind is enough."""
     controls: bool = True
