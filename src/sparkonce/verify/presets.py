@@ -46,14 +46,18 @@ _EXECUTOR_SHARE: Final = 0.02
 _BROKERS_LEFT_OUT: Final = 0.7
 _EXECUTORS: Final = "local-cluster[2,1,1024]"
 _EXACTLY: Final = Guarantee.EXACTLY_ONCE
-_ON_VERSION_1: Final = (
+_ON_VERSION_1: Final[Sequence[tuple[str, str]]] = (
     ("producer", NETWORK),
     ("producer", LATE),
     ("joined producers", LATE),
     ("stateless", LATE),
 )
 """Of the quick preset; the full one has all of them there."""
-_EXPIRING: Final = (("producer", EXPIRY), ("joined producers", EXPIRY), ("stateless", EXPIRY))
+_EXPIRING: Final[Sequence[tuple[str, str]]] = (
+    ("producer", EXPIRY),
+    ("joined producers", EXPIRY),
+    ("stateless", EXPIRY),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
