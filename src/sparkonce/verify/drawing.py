@@ -190,13 +190,12 @@ class _Drawing:
         if "end" in choices and self._pipeline.writes_kafka:
             choices.append("sent")
         point = self._pick(choices)
-        more = (MoreInput(),) if self._has_state and self._reads_topic else ()
         if point == "sent":
-            return (KillSent(nth=times), *more)
+            return (KillSent(nth=times), *self._more)
         if self._undone and self._rng.random() < _TWO_KILLS:
             last = point if point in self._inside else "end"
             return (Kill(point=self._rng.choice(self._undone)), Kill(point=last, nth=2, life=1))
-        return (Kill(point=point, nth=1 if point == "fence" else times), *more)
+        return (Kill(point=point, nth=1 if point == "fence" else times), *self._more)
 
     def _crash_unseen(self, workload: Workload) -> Schedule:
         # Records that are in Kafka while their writer does not know it yet: where it hurts.
@@ -240,7 +239,7 @@ class _Drawing:
         if self._undone:
             # The first batch, and the one behind it: the second time is the first batch again.
             point = self._pick(self._undone)
-            return (Outlast(point=point), Outlast(point=point, nth=3), MoreInput())
+            return (Outlast(point=point), Outlast(point=point, nth=3), *self._more)
         point = self._pick([each for each in self._inside if each in f.OPEN])
         return (Outlast(point=point, nth=self._times(workload)),)
 
@@ -325,6 +324,11 @@ class _Drawing:
     @property
     def _on_executors(self) -> list[str]:
         return [each for each in self._points if each in f.ON_EXECUTORS]
+
+    @property
+    def _more(self) -> tuple[MoreInput, ...]:
+        """Where a later life is to read state, if there is any."""
+        return (MoreInput(),) if self._has_state and self._reads_topic else ()
 
     @property
     def _reads_topic(self) -> bool:
