@@ -147,6 +147,15 @@ def test_words_that_no_trial_has_are_refused_with_those_that_there_are(
         Campaign(apart, BOOK).run()
 
 
+@pytest.mark.parametrize("word", ["expiry", "control", "uncommitted"])
+def test_what_is_never_drawn_by_chance_comes_once(word: str) -> None:
+    """And not after a search without end for another one."""
+    wish = Wish(pipelines=tuple(built_in()), seed=5, only=(word,), minutes=5)
+    drawn = planned(wish)
+    assert drawn
+    assert all(word in (each.name + each.family) for each in drawn)
+
+
 @pytest.mark.parametrize(
     ("words", "minutes", "is_there"),
     [

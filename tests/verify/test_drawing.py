@@ -10,6 +10,7 @@ from sparkonce.guarantees import Guarantee
 from sparkonce.verify.contract import POINTS, Pipeline
 from sparkonce.verify.drawing import Plan, draw
 from sparkonce.verify.families import (
+    COORDINATOR,
     EXPIRY,
     FAMILIES,
     LATE,
@@ -170,6 +171,7 @@ def test_a_zombie_with_state_has_planned_its_batch_and_another_life_follows() ->
     for plan in drawn:
         pause, more = plan.schedule
         assert isinstance(pause, Pause) and pause.point == "open"
+        assert pause.nth == plan.workload.batches, "whose version is the last"
         assert isinstance(more, MoreInput)
 
 
@@ -182,15 +184,21 @@ def test_a_held_produce_comes_behind_the_end_of_its_attempt() -> None:
             assert isinstance(lost, LoseRequest) and lost.nth == 2 and lost.lasting_s > 2
 
 
-def test_the_last_decision_is_without_an_answer_taken_or_not() -> None:
+def test_the_last_decision_is_lost_or_one_is_taken_without_an_answer() -> None:
     for name in ("producer", "stateless", "batch"):
         seen = set()
-        for plan in plans(name, "coordinator", 20):
-            last = plan.schedule[-1]
-            assert isinstance(last, Arm) and last.point == "end"
-            assert last.nth == transactions(PIPELINES[name], plan.workload)
-            seen.add(type(last.fault))
+        for plan in plans(name, COORDINATOR, 20):
+            (arm,) = plan.schedule
+            assert isinstance(arm, Arm) and arm.point == "end" and arm.fault.lasting_s > 3
+            last = transactions(PIPELINES[name], plan.workload)
+            assert arm.nth == last if isinstance(arm.fault, LoseRequest) else arm.nth <= last
+            seen.add(type(arm.fault))
         assert seen == {LoseRequest, LoseResponse}
+    for name in ("producer", "stateless"):
+        both = {
+            type(fault) for plan in turns(name, COORDINATOR) for fault in faults_of(plan.schedule)
+        }
+        assert both == {LoseRequest, LoseResponse}
 
 
 def test_a_zombie_may_sleep_until_its_id_has_expired() -> None:

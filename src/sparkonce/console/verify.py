@@ -113,7 +113,7 @@ def verify(
 
     [bold]Examples[/]
 
-      sparkonce verify                              each cell of the matrix once, about 5 minutes
+      sparkonce verify                              the quick preset, about 5 minutes
       sparkonce verify --only producer              the producer alone, about a minute
       sparkonce verify --ends                       files, tables and databases
       sparkonce verify --minutes 60                 the full preset, for an hour

@@ -190,13 +190,12 @@ class _Drawing:
         if "end" in choices and self._pipeline.writes_kafka:
             choices.append("sent")
         point = self._pick(choices)
-        more = (MoreInput(),) if self._has_state and self._reads_topic else ()
         if point == "sent":
-            return (KillSent(nth=times), *more)
+            return (KillSent(nth=times), *self._more)
         if self._undone and self._rng.random() < _TWO_KILLS:
             last = point if point in self._inside else "end"
             return (Kill(point=self._rng.choice(self._undone)), Kill(point=last, nth=2, life=1))
-        return (Kill(point=point, nth=1 if point == "fence" else times), *more)
+        return (Kill(point=point, nth=1 if point == "fence" else times), *self._more)
 
     def _crash_unseen(self, workload: Workload) -> Schedule:
         # Records that are in Kafka while their writer does not know it yet: where it hurts.
@@ -221,10 +220,10 @@ class _Drawing:
         free = [each for each in self._inside if each not in self._pipeline.holds]
         if not self._has_state or not self._reads_topic:
             return (Pause(point=self._pick(free), nth=self._times(workload)),)
-        # Planned, and its tasks not yet run: they run when the successor has done it all, and
-        # write their state where a later life looks for it.
+        # The last batch: planned, and its tasks not yet run. They run when the successor has done
+        # it all, and write their state where a later life looks for it.
         point = "open" if self._turn is not None or self._rng.random() < 0.7 else self._pick(free)
-        return (Pause(point=point, nth=self._times(workload)), MoreInput())
+        return (Pause(point=point, nth=self._batches(workload)), MoreInput())
 
     def expiry(self, workload: Workload) -> Schedule:
         return (Pause(point="open", nth=self._times(workload), until_expired=True),)
@@ -240,7 +239,7 @@ class _Drawing:
         if self._undone:
             # The first batch, and the one behind it: the second time is the first batch again.
             point = self._pick(self._undone)
-            return (Outlast(point=point), Outlast(point=point, nth=3), MoreInput())
+            return (Outlast(point=point), Outlast(point=point, nth=3), *self._more)
         point = self._pick([each for each in self._inside if each in f.OPEN])
         return (Outlast(point=point, nth=self._times(workload)),)
 
@@ -269,18 +268,19 @@ class _Drawing:
         )
 
     def coordinator(self, workload: Workload) -> Schedule:
-        """The decision has no answer for longer than it is waited for: one has been taken, one
-        has not, the last one in any case."""
-        taken = LoseResponse("EndTxn", lasting_s=_AWAY_S)
-        not_taken = LoseRequest("EndTxn", lasting_s=_AWAY_S)
+        """The decision has no answer for longer than it is waited for.
+
+        The last one is lost: who takes it for granted ends well, and its records are nowhere. Or
+        one was taken: who takes it for refused writes it all again.
+        """
         last = self._batches(workload)
-        if last == 1:
-            return (Arm(point="end", fault=self._pick([not_taken, taken])),)
-        first, second = self._pick([(taken, not_taken), (not_taken, taken)])
-        return (
-            Arm(point="end", nth=last - 1, fault=first),
-            Arm(point="end", nth=last, fault=second),
+        lost = Arm(point="end", nth=last, fault=LoseRequest("EndTxn", lasting_s=_AWAY_S))
+        taken = Arm(
+            point="end",
+            nth=self._rng.randint(1, last),
+            fault=LoseResponse("EndTxn", lasting_s=_AWAY_S),
         )
+        return (self._pick([lost, taken]),)
 
     def checkpoint(self, workload: Workload) -> Schedule:
         # State that is lost can't be brought back; without it a query refuses to start.
@@ -324,6 +324,11 @@ class _Drawing:
     @property
     def _on_executors(self) -> list[str]:
         return [each for each in self._points if each in f.ON_EXECUTORS]
+
+    @property
+    def _more(self) -> tuple[MoreInput, ...]:
+        """Where a later life is to read state, if there is any."""
+        return (MoreInput(),) if self._has_state and self._reads_topic else ()
 
     @property
     def _reads_topic(self) -> bool:

@@ -74,12 +74,14 @@ def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
         return 1
     if not pipeline.spark:
         return _WITHOUT_SPARK.get(family, 1)
+    if pipeline.provide is not None or not pipeline.writes_kafka:
+        return 1
     if pipeline.is_stateful:
         return _WITH_STATE.get(family, 1)
-    is_plain = pipeline.writes_kafka and pipeline.batched and pipeline.outputs == 1
-    return _PLAIN.get(family, 1) if is_plain and pipeline.provide is None else 1
+    is_plain = pipeline.batched and pipeline.outputs == 1
+    return _PLAIN.get(family, 1) if is_plain else 1
 
 
 _WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2}
-_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2}
+_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2}
 _WITH_STATE: Final = {CRASH: 2, STATE: 4, ZOMBIE: 2}

@@ -46,14 +46,18 @@ _EXECUTOR_SHARE: Final = 0.02
 _BROKERS_LEFT_OUT: Final = 0.7
 _EXECUTORS: Final = "local-cluster[2,1,1024]"
 _EXACTLY: Final = Guarantee.EXACTLY_ONCE
-_ON_VERSION_1: Final = (
+_ON_VERSION_1: Final[Sequence[tuple[str, str]]] = (
     ("producer", NETWORK),
     ("producer", LATE),
     ("joined producers", LATE),
     ("stateless", LATE),
 )
 """Of the quick preset; the full one has all of them there."""
-_EXPIRING: Final = (("producer", EXPIRY), ("joined producers", EXPIRY), ("stateless", EXPIRY))
+_EXPIRING: Final[Sequence[tuple[str, str]]] = (
+    ("producer", EXPIRY),
+    ("joined producers", EXPIRY),
+    ("stateless", EXPIRY),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,7 @@ class Wish:
     runs: int | None = None
     """This many trials at most, in this run."""
     minutes: float | None = None
-    """The full preset, for about this long. None: the quick one, each cell once."""
+    """The full preset, for about this long. None: the quick one."""
     only: tuple[str, ...] = ()
     """Words that have to be in a trial's pipeline, guarantee or family; one a kind is enough."""
     controls: bool = True
@@ -104,25 +108,32 @@ class Presets:
     def _possible(self) -> Iterator[tuple[str, str, str]]:
         """Every cell that a run like this may have trials in."""
         asked = self._wish
+        elsewhere = [(UNVERIFIED, _ON_VERSION_1)]
+        if asked.minutes:
+            yield from self._by_chance()
+            elsewhere.append((FORGETFUL, _EXPIRING))
         for pipeline in asked.pipelines:
             for guarantee in pipeline.guarantees:
-                own = families(pipeline, guarantee)
-                if asked.minutes:
-                    own += [MIXED] + [EXECUTOR] * (WORKER in own)
-                for family in own:
+                for family in families(pipeline, guarantee):
                     yield pipeline.name, guarantee.value, family
-                if asked.minutes and guarantee is _EXACTLY and pipeline.writes_kafka:
-                    for cluster in (VERSION_1, UNVERIFIED):
-                        for family in own:
-                            yield f"{pipeline.name}, {cluster.name}", guarantee.value, family
-        for cluster, cells in ((UNVERIFIED, _ON_VERSION_1), (FORGETFUL, _EXPIRING)):
+        for cluster, cells in elsewhere:
             for name, family in cells:
-                is_there = any(pipeline.name == name for pipeline in asked.pipelines)
-                if is_there and (cluster is UNVERIFIED or asked.minutes):
+                if any(pipeline.name == name for pipeline in asked.pipelines):
                     yield f"{name}, {cluster.name}", _EXACTLY.value, family
         if asked.controls:
             for control in controls(asked.brokers):
                 yield control.title, control.guarantee.value, control.family
+
+    def _by_chance(self) -> Iterator[tuple[str, str, str]]:
+        """The cells that `full` draws from."""
+        for pipeline in self._wish.pipelines:
+            for guarantee in pipeline.guarantees:
+                own = families(pipeline, guarantee)
+                for family in [*own, MIXED, *([EXECUTOR] if WORKER in own else [])]:
+                    yield pipeline.name, guarantee.value, family
+                    if guarantee is _EXACTLY and pipeline.writes_kafka:
+                        for cluster in (VERSION_1, UNVERIFIED):
+                            yield f"{pipeline.name}, {cluster.name}", guarantee.value, family
 
     def first(self, numbers: Iterator[int], outcomes: Sequence[Outcome]) -> list[Trial]:
         """What a run begins with, given what the book has: all of it, unless time decides."""
@@ -231,7 +242,9 @@ class Presets:
                 yield replace(control, number=number, seed=self._seed(number))
 
     def full(self, numbers: Iterator[int]) -> Iterator[Trial]:
-        """Without end. Who has no other way to be disturbed than by crashes gets more of these."""
+        """Without end, unless nothing that is drawn here was asked for."""
+        if not any(self._wish.wants(*cell) for cell in self._by_chance()):
+            return
         with_spark = [each for each in self._wish.pipelines if each.spark]
         others = [each for each in self._wish.pipelines if not each.spark]
         for number in numbers:
