@@ -137,6 +137,39 @@ def test_a_commit_after_which_something_failed_has_happened(database: DeltaFolde
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_commit_that_happened_before_another_driver_took_over(
+    database: DeltaFolder, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the pipeline's last any more when its driver looks. Its files are the table's."""
+    store, epoch = database.open_kind(kind)
+    other = database.store(**(UPSERTS if kind == "upsert" else {}))
+    transaction = store.begin(epoch)
+    transaction.load([stage(store, epoch, [{"id": 1, "name": "a"}])])
+    transaction.note(ENTRY, SOURCES)
+    database.table().alter.set_table_properties({"delta.checkpointInterval": "1"})
+    store.begin(epoch)  # sees it
+    last = database.path / "_delta_log" / "_last_checkpoint"
+    last.unlink()
+    last.mkdir()  # so that what comes after a commit fails
+    read, taken = store._log.read, []
+
+    def read_after_another_took_over() -> object:
+        if not taken:
+            taken.append(other.take_over())
+        return read()
+
+    monkeypatch.setattr(store._log, "read", read_after_another_took_over)
+    transaction.commit()
+    assert (taken[0].entry, taken[0].sources) == (ENTRY, SOURCES)
+    assert ids(database) == [1]
+    assert database.table().to_pyarrow_table().to_pylist() == [{"id": 1, "name": "a"}]
+    with pytest.raises(FencedError):
+        store.begin(epoch)
+    write(other, taken[0].epoch, [2], 8)
+    assert ids(database) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_outcome_that_is_not_known(database: DeltaFolder, kind: str) -> None:
     """The log can be neither written nor read: who was there is asked when it is back."""
     store, epoch = database.open_kind(kind)

@@ -98,7 +98,7 @@ class Move:
         """Null equals no key, as in the table, so rows with a null key are all there."""
         if not self.upserts or SEQUENCE not in self.columns.beside:
             return rows
-        others = "" if self.nulls_equal else f" OR {self._has_null}"
+        others = "" if self.nulls_equal else f" OR {self.has_null}"
         return (
             f"(SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY {self.keys()} "
             f"ORDER BY {SEQUENCE} DESC NULLS LAST) AS {RANK} FROM {rows} AS g) AS r "
@@ -109,9 +109,9 @@ class Move:
         """Keys that come more than once with nothing to say which row is the newest."""
         if not self.upserts or SEQUENCE in self.columns.beside:
             return None
-        whole = "" if self.nulls_equal else f"WHERE NOT ({self._has_null}) "
+        whole = "" if self.nulls_equal else f"WHERE NOT ({self.has_null}) "
         return (
-            f"SELECT {self.keys()} FROM {self.good} AS g {whole}"
+            f"SELECT {self.keys()} FROM {self.ready or self.good} AS g {whole}"
             f"GROUP BY {self.keys()} HAVING count(*) > 1 LIMIT 1"
         )
 
@@ -124,13 +124,16 @@ class Move:
         return f"{before}{column}{behind}"
 
     @property
-    def _has_null(self) -> str:
+    def has_null(self) -> str:
+        """In one of the keys."""
         return " OR ".join(f"{quoted(name)} IS NULL" for name in self.columns.keys)
 
     def delete(self) -> str | None:
         if DELETED not in self.columns.beside:
             return None
-        same = " AND ".join(f"t.{quoted(key)} = n.{quoted(key)}" for key in self.columns.keys)
+        same = " AND ".join(
+            f"t.{quoted(key)} = {self.key(key, f'n.{quoted(key)}')}" for key in self.columns.keys
+        )
         return (
             f"DELETE FROM {self.table} AS t USING {self.newest} AS n WHERE n.{DELETED} AND {same}"
         )

@@ -107,15 +107,18 @@ class Log:
 
     def _settle(self, change: Change, note: Note, error: Exception) -> None:
         """Raises unless the commit has happened, as it may: what delta-rs does after it can fail
-        as well, the log's checkpoint for one."""
+        as well, the log's checkpoint for one. It need not be the pipeline's last any more: another
+        driver may have taken over since, and it knows of this commit. Nothing is undone before it
+        is certain that no commit of the log has it."""
         try:
             seen = self.read()
             last = seen.last
+            there = self._at(seen, note.version)
         except (StoreError, ConfigError, LedgerError) as unread:
             raise OutcomeUnknown(
                 f"nobody knows whether a commit has happened: {error}; and {unread}"
             ) from error
-        if last is not None and last.commit == note.commit:
+        if there is not None and there.commit == note.commit:
             _log.warning("%s: committed, but then: %s", self._pipeline, error)
             return
         change.undo()
@@ -130,6 +133,18 @@ class Log:
                 "before writing, or filter them out"
             ) from error
         raise StoreError(f"the commit was refused: {error}") from error
+
+    def _at(self, seen: Seen, version: int) -> Note | None:
+        """What the pipeline has noted under that txnVersion; None if it has not come to it."""
+        if seen.version < version:
+            return None
+        try:
+            found = self._find(seen.table, version)
+        except (DeltaError, OSError) as error:
+            raise StoreError(f"{self._place.root} can't be read: {error}") from error
+        if found is None:
+            raise NoteGone(self._pipeline, version)
+        return found
 
     def _find(self, table: DeltaTable, version: int) -> Note | None:
         for limit in _HISTORY:

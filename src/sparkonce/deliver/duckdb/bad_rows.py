@@ -1,74 +1,236 @@
-"""Rows that the table does not take: found by halving, and put aside with the others' commit.
+"""Rows that the table does not take: found, and put aside with the others' commit.
 
-All at once first, which is the rule. DuckDB gives up a transaction in which a row was refused, so
-which row it was is tried out in transactions that are rolled back.
+All at once first, which is the rule. DuckDB gives up a transaction in which a row was refused, and
+does not say which row it was. So all rows are looked at for what the catalogue asks of them, by one
+statement for each constraint; what is refused nevertheless is tried out in transactions that are
+rolled back, as many rows together as were good before the last bad one, and by halving.
+
+Where a key's newest row is bad, the one before it is the newest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import Final
 
 import duckdb
 
+from sparkonce.deliver.columns import DELETED, SEQUENCE
+from sparkonce.deliver.duckdb.facts import REFUSALS, TableFacts
 from sparkonce.deliver.duckdb.file import Opened
-from sparkonce.deliver.sql import Move, listed, literal
+from sparkonce.deliver.duckdb.statements import statements
+from sparkonce.deliver.sql import Move, listed, literal, quoted
 
-REFUSALS = (duckdb.ConstraintException, duckdb.ConversionException, duckdb.OutOfRangeException)
-_ROWS = "temp.main.sparkonce_rows"
-_REFUSED = "temp.main.sparkonce_refused"
+_ROWS: Final = "temp.main.sparkonce_rows"
+_BAD: Final = "temp.main.sparkonce_bad"
+_CHOSEN: Final = "temp.main.sparkonce_chosen"
+# Names that no column of the user's may have.
+_ID: Final = "_sparkonce_id"
+_REASON: Final = "_sparkonce_reason"
+_RANK: Final = "_sparkonce_rank"
+_FIRST: Final = "_sparkonce_first"
+_FIRST_RANK: Final = "_sparkonce_first_rank"
+_NUMBER: Final = "_sparkonce_number"
 
 
-def set_aside(connection: Opened, move: Move) -> Move:
+def set_aside(connection: Opened, move: Move, facts: TableFacts) -> Move:
     """Outside of a transaction: the same move without rows that are refused, which `refused`
     then tells."""
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE sparkonce_rows AS "
-        f"SELECT row_number() OVER () AS _id, * FROM {move.newest} AS n"
+        f"SELECT row_number() OVER () AS {_ID}, * FROM {move.good} AS g"
     )
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE sparkonce_refused (_id bigint, reason varchar)"
+        f"CREATE OR REPLACE TEMP TABLE sparkonce_bad ({_ID} bigint, {_REASON} varchar)"
     )
-    (count,) = connection.execute(f"SELECT count(*) FROM {_ROWS}").fetchone() or (0,)
-    good = f"(SELECT * FROM {_ROWS} WHERE _id NOT IN (SELECT _id FROM {_REFUSED}))"
-    for number, reason in _search(connection, move, good, 1, count):
-        connection.execute(f"INSERT INTO {_REFUSED} VALUES (?, ?)", [number, reason])
-    return replace(move, ready=good)
+    good = replace(move, ready=_CHOSEN)
+    _judge(connection, _alone(move, facts))
+    while True:
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE sparkonce_chosen AS SELECT *, row_number() OVER "
+            f"(ORDER BY {_ID}) AS {_NUMBER} FROM ({_ranked(move, facts)}) WHERE {_ID} = {_FIRST}"
+        )
+        if _judge(connection, _beside_others(move, facts)):
+            continue
+        if _reason(connection, good) is None:
+            return good
+        tried = list(_tried(connection, move)) or [_behind_others(connection, move)]
+        for number, reason in tried:
+            connection.execute(
+                f"INSERT INTO {_BAD} SELECT {_ID}, ? FROM {_CHOSEN} WHERE {_NUMBER} = ?",
+                [reason, number],
+            )
 
 
-def refused(pipeline: str, dead: str, move: Move) -> str:
-    """Into the dead letters."""
+def _judge(connection: Opened, judgements: Iterator[str]) -> int:
+    """How many are bad; one that can't be asked for so is found by trying."""
+    found = 0
+    for judgement in judgements:
+        with suppress(duckdb.Error):
+            told = f"SELECT * FROM ({judgement}) WHERE {_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
+            counted = connection.execute(f"INSERT INTO {_BAD} {told}").fetchone()
+            found += counted[0] if counted else 0
+    return found
+
+
+def refused(move: Move, facts: TableFacts, pipeline: str, dead: str) -> str:
+    """Into the dead letters: those that no good row of their key comes after."""
+    row = f"CAST(to_json(struct_pack({listed(move.columns.names)})) AS varchar)"
     return (
-        f'INSERT INTO {dead} (pipeline, reason, "row") SELECT {literal(pipeline)}, reason, '
-        f"CAST(to_json(struct_pack({listed(move.columns.names)})) AS varchar) "
-        f"FROM {_ROWS} JOIN {_REFUSED} USING (_id)"
+        f'INSERT INTO {dead} (pipeline, reason, "row") '
+        f"SELECT {literal(pipeline)}, b.{_REASON}, r._sparkonce_row FROM "
+        f"(SELECT {_ID}, {row} AS _sparkonce_row FROM ({_ranked(move, facts)}) "
+        f"WHERE {_FIRST} IS NULL OR {_RANK} < {_FIRST_RANK}) AS r JOIN {_BAD} AS b USING ({_ID})"
     )
 
 
-def _search(
-    connection: Opened, move: Move, good: str, first: int, last: int
-) -> Iterator[tuple[int, str]]:
-    """Those before are good: with them a row may be the second of a key."""
-    if first > last:
-        return
-    upto = replace(move, ready=f"(SELECT * FROM {good} AS g WHERE _id <= {last})")
-    reason = _reason(connection, upto)
-    if reason is None:
-        return
-    if first == last:
-        yield first, reason
-        return
-    middle = (first + last) // 2
-    yield from _search(connection, move, good, first, middle)
-    yield from _search(connection, move, good, middle + 1, last)
+def _ranked(move: Move, facts: TableFacts) -> str:
+    """All rows, each with the one that is its key's newest of those that are not bad."""
+    is_good = f"{_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
+    if not move.upserts or SEQUENCE not in move.columns.beside:
+        return (
+            f"SELECT *, CASE WHEN {is_good} THEN {_ID} END AS {_FIRST}, 0 AS {_RANK}, "
+            f"0 AS {_FIRST_RANK} FROM {_ROWS}"
+        )
+    keys = [facts.cast(name, quoted(name)) for name in move.columns.keys]
+    # Null equals no key, and what can't be a key equals none either.
+    alone = f"CASE WHEN {' OR '.join(f'{key} IS NULL' for key in keys)} THEN {_ID} END"
+    over = f"PARTITION BY {', '.join([*keys, alone])}"
+    order = f"ORDER BY {SEQUENCE} DESC NULLS LAST, {_ID}"
+    return (
+        f"SELECT *, min({_RANK}) FILTER ({is_good}) OVER ({over}) AS {_FIRST_RANK}, "
+        f"arg_min({_ID}, {_RANK}) FILTER ({is_good}) OVER ({over}) AS {_FIRST} "
+        f"FROM (SELECT *, row_number() OVER ({over} {order}) AS {_RANK} FROM {_ROWS})"
+    )
+
+
+# -- judged by the catalogue ----------------------------------------------------------------------
+
+
+def _alone(move: Move, facts: TableFacts) -> Iterator[str]:
+    """Places and reasons of rows that are bad whatever others there are."""
+    kept = f"NOT {DELETED}" if DELETED in move.columns.beside else "true"
+    for name, kind in facts.types.items():
+        column, told = quoted(name), literal(f"column {name!r}: can't be cast to {kind}: ")
+        where = "true" if name in move.columns.keys else kept
+        yield (
+            f"SELECT {_ID}, {told} || left(CAST({column} AS varchar), 100) FROM {_ROWS} "
+            f"WHERE {where} AND {column} IS NOT NULL AND {facts.cast(name, column)} IS NULL"
+        )
+    rows = _as_in_the_table(move, facts, _ROWS)
+    for name in facts.required:
+        told = literal(f"NOT NULL constraint failed: column {name!r} is null")
+        yield f"SELECT {_ID}, {told} FROM {rows} WHERE {quoted(name)} IS NULL"
+    for check in facts.checks:
+        told = literal(f"CHECK constraint failed: {check.expression}")
+        yield f"SELECT {_ID}, {told} FROM {rows} WHERE TRY({check.expression}) IS FALSE"
+    for each in facts.references:
+        told = literal(f"FOREIGN KEY constraint failed: no such row in {each.table!r}")
+        pairs = zip(each.referred, each.columns, strict=True)
+        same = " AND ".join(f"p.{quoted(theirs)} = c.{quoted(ours)}" for theirs, ours in pairs)
+        yield (
+            f"SELECT {_ID}, {told} FROM {rows} WHERE {_is_whole(each.columns)} "
+            f"AND NOT EXISTS (SELECT 1 FROM {quoted(each.table)} AS p WHERE {same})"
+        )
+
+
+def _beside_others(move: Move, facts: TableFacts) -> Iterator[str]:
+    """Of those that were chosen, the second of what must be unique, in the batch or to the table.
+    (A row of the table that the batch itself changes or deletes may make room: that is tried.)"""
+    keys = move.columns.keys if move.upserts else ()
+    rows = _as_in_the_table(move, facts, _CHOSEN)
+    for each in facts.uniques:
+        if set(each.columns) == set(keys):
+            continue
+        values = " || ', ' || ".join(f"CAST({quoted(name)} AS varchar)" for name in each.columns)
+        told = f"{literal(f'duplicate key, {listed(each.columns)}: ')} || left({values}, 100)"
+        yield (
+            f"SELECT {_ID}, {told} FROM {rows} WHERE {_is_whole(each.columns)} AND EXISTS "
+            f"(SELECT 1 FROM {facts.name} AS t WHERE {_same(each.columns)}{_stays(keys, rows)})"
+        )
+        yield (
+            f"SELECT {_ID}, {told} FROM {rows} WHERE {_is_whole(each.columns)} "
+            f"QUALIFY row_number() OVER (PARTITION BY {listed(each.columns)} ORDER BY {_ID}) > 1"
+        )
+
+
+def _as_in_the_table(move: Move, facts: TableFacts, rows: str) -> str:
+    kept = f" WHERE NOT {DELETED}" if DELETED in move.columns.beside else ""
+    cast = ", ".join(f"{facts.cast(name, quoted(name))} AS {quoted(name)}" for name in facts.types)
+    return f"(SELECT {_ID}, {cast} FROM {rows}{kept}) AS c"
+
+
+def _is_whole(names: Iterable[str]) -> str:
+    return " AND ".join(f"c.{quoted(name)} IS NOT NULL" for name in names)
+
+
+def _same(names: Iterable[str]) -> str:
+    return " AND ".join(f"t.{quoted(name)} = c.{quoted(name)}" for name in names)
+
+
+def _stays(keys: Sequence[str], rows: str) -> str:
+    """A row of the table whose key is not in the batch."""
+    if not keys:
+        return ""
+    # Nothing of the user's is named so, but the alias of the rows is needed twice.
+    others = rows.removesuffix(" AS c") + " AS o"
+    same = " AND ".join(f"t.{quoted(key)} = o.{quoted(key)}" for key in keys)
+    return f" AND NOT EXISTS (SELECT 1 FROM {others} WHERE {same})"
+
+
+# -- tried out ------------------------------------------------------------------------------------
+
+
+def _tried(connection: Opened, move: Move) -> Iterator[tuple[int, str]]:
+    """The numbers of rows that are refused whatever others there are, and why."""
+    count = _count(connection)
+    first, size = 1, count
+    while first <= count:
+        low, high = first, min(first + size - 1, count)
+        told = _reason_between(connection, move, low, high)
+        if told is None:
+            first, size = high + 1, min(2 * size, count)
+            continue
+        while low < high:
+            middle = (low + high) // 2
+            if (found := _reason_between(connection, move, low, middle)) is None:
+                low = middle + 1
+            else:
+                high, told = middle, found
+        if (alone := _reason_between(connection, move, low, low)) is not None:
+            yield low, alone
+        first, size = low + 1, low - first + 1
+
+
+def _behind_others(connection: Opened, move: Move) -> tuple[int, str]:
+    """The first row that is refused behind those before it, as all together are."""
+    low, high = 1, _count(connection)
+    while low < high:
+        middle = (low + high) // 2
+        if _reason_between(connection, move, 1, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low, _reason_between(connection, move, 1, low) or "refused beside others"
+
+
+def _count(connection: Opened) -> int:
+    counted = connection.execute(f"SELECT count(*) FROM {_CHOSEN}").fetchone()
+    return int(counted[0]) if counted else 0
+
+
+def _reason_between(connection: Opened, move: Move, low: int, high: int) -> str | None:
+    rows = f"(SELECT * FROM {_CHOSEN} WHERE {_NUMBER} BETWEEN {low} AND {high})"
+    return _reason(connection, replace(move, ready=rows))
 
 
 def _reason(connection: Opened, move: Move) -> str | None:
     connection.execute("BEGIN")
     try:
-        if (delete := move.delete()) is not None:
-            connection.execute(delete)
-        connection.execute(move.insert())
+        for statement in statements(move):
+            connection.execute(statement)
     except REFUSALS as error:
         return str(error).splitlines()[0]
     finally:

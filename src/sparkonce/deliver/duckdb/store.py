@@ -16,7 +16,9 @@ import duckdb
 
 from sparkonce.deliver import row, sql
 from sparkonce.deliver.columns import BAD, DELETED, ROW, SEQUENCE, Columns
+from sparkonce.deliver.duckdb.facts import TableFacts
 from sparkonce.deliver.duckdb.file import File, Opened
+from sparkonce.deliver.duckdb.statements import statements
 from sparkonce.deliver.duckdb.transaction import DuckDBTransaction, full_name, move_from
 from sparkonce.deliver.duckdb.types import type_of
 from sparkonce.deliver.parquet import ParquetStage
@@ -66,7 +68,27 @@ class DuckDBStore:
                     connection.execute(sql.create_table(table, self._columns, types))
             except duckdb.Error as error:
                 raise ConfigError(f"the tables could not be created: {error}") from error
+            self._add_columns(connection)
             self._check_fit(connection)
+
+    def _add_columns(self, connection: Opened) -> None:
+        settings = self._settings
+        there = TableFacts.read(connection, settings.table, self._columns).types
+        missing = [each for each in self._columns.table if each.name not in there]
+        if not there or not missing:
+            return  # the table may be missing as a whole
+        if not settings.merges_schema:
+            raise ConfigError(
+                f"dbtable {settings.table!r} has no column "
+                f"{', '.join(each.name for each in missing)}. Rename or drop the column before "
+                'writing, or let it be added by .option("mergeSchema", "true")'
+            )
+        for each in missing:
+            column = f"{sql.quoted(each.name)} {type_of(each.dataType)}"
+            try:
+                connection.execute(f"ALTER TABLE {full_name(settings.table)} ADD COLUMN {column}")
+            except duckdb.Error as error:
+                raise ConfigError(f"column {each.name!r} could not be added: {error}") from error
 
     def _check_fit(self, connection: Opened) -> None:
         """Ask the database itself whether it would take such rows."""
@@ -81,11 +103,11 @@ class DuckDBStore:
         values = ", ".join(
             f"CAST(NULL AS {kind}) AS {sql.quoted(name)}" for name, kind in staged.items()
         )
-        move = move_from(self._settings, self._columns, f"(SELECT {values})")
         try:
-            for statement in (move.delete(), move.insert()):
-                if statement is not None:
-                    connection.execute(f"EXPLAIN {statement}")
+            facts = TableFacts.read(connection, self._settings.table, self._columns)
+            move = move_from(self._settings, self._columns, f"(SELECT {values})", facts)
+            for statement in statements(move):
+                connection.execute(f"EXPLAIN {statement}")
         except duckdb.CatalogException as error:
             raise ConfigError(
                 f"dbtable {self._settings.table!r} is not there ({error}): create it, or let it be "
@@ -95,7 +117,11 @@ class DuckDBStore:
             raise ConfigError(
                 f"dbtable {self._settings.table!r} does not take such rows: {error}. Cast, rename "
                 "or drop the column, or change the table"
-                + (" (keyColumns must be its primary key or unique)" if move.upserts else "")
+                + (
+                    " (keyColumns must be its primary key or unique)"
+                    if self._settings.upserts
+                    else ""
+                )
             ) from error
 
     def take_over(self) -> Held:

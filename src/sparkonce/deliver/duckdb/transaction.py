@@ -9,8 +9,10 @@ import duckdb
 
 from sparkonce.deliver import row
 from sparkonce.deliver.columns import Columns
-from sparkonce.deliver.duckdb.bad_rows import REFUSALS, refused, set_aside
+from sparkonce.deliver.duckdb.bad_rows import refused, set_aside
+from sparkonce.deliver.duckdb.facts import REFUSALS, TableFacts
 from sparkonce.deliver.duckdb.file import Opened
+from sparkonce.deliver.duckdb.statements import statements
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.sql import Move, parquet, quoted, table_name
 from sparkonce.deliver.store import Loaded, Part, RowsRefused, Sources, StoreError
@@ -22,8 +24,15 @@ def full_name(text: str) -> str:
     return ".".join(quoted(part) for part in table_name(text))
 
 
-def move_from(settings: TableSettings, columns: Columns, staged: str) -> Move:
-    return Move(full_name(settings.table), columns, staged, {}, upserts=settings.upserts)
+def move_from(settings: TableSettings, columns: Columns, staged: str, facts: TableFacts) -> Move:
+    return Move(
+        full_name(settings.table),
+        columns,
+        staged,
+        {},
+        upserts=settings.upserts,
+        key_casts=facts.key_casts(columns),
+    )
 
 
 class DuckDBTransaction:
@@ -53,9 +62,10 @@ class DuckDBTransaction:
         if not parts:
             return Loaded(0)
         staged = parquet(part.name for part in parts)
-        move = move_from(self._settings, self._columns, staged)
         try:
-            return self._load(move, sum(part.records for part in parts))
+            facts = TableFacts.read(self._connection, self._settings.table, self._columns)
+            move = move_from(self._settings, self._columns, staged, facts)
+            return self._load(move, facts, sum(part.records for part in parts))
         except REFUSALS as error:
             raise RowsRefused(
                 f"table {self._settings.table!r} refuses rows of this batch: {error}. Mend them "
@@ -69,17 +79,12 @@ class DuckDBTransaction:
         except duckdb.Error as error:
             raise StoreError(f"the batch could not be loaded: {error}") from error
 
-    def _load(self, move: Move, expected: int) -> Loaded:
+    def _load(self, move: Move, facts: TableFacts, expected: int) -> Loaded:
         (there,) = self._connection.execute(f"SELECT count(*) FROM {move.staged}").fetchone() or (
             0,
         )
         if there != expected:
             raise StoreError(f"{expected} rows were staged and {there} are there")
-        if (several := move.several()) and (key := self._connection.execute(several).fetchone()):
-            raise RowsRefused(
-                f"there are several rows with the key {key} in one batch, and nothing says which "
-                "is the newest: set sequenceBy, a column that grows"
-            )
         if self._settings.dead_letter_table is None:
             self._insert(move)
             return Loaded(expected)
@@ -89,8 +94,8 @@ class DuckDBTransaction:
             self._insert(move)
         except REFUSALS:
             self._connection.execute("ROLLBACK")
-            statements.append(refused(pipeline, dead, move))
-            good = set_aside(self._connection, move)
+            statements.append(refused(move, facts, pipeline, dead))
+            good = set_aside(self._connection, move, facts)
             # Nobody came between: the file is this process's until the connection is closed.
             self._connection.execute("BEGIN")
             self._insert(good)
@@ -98,9 +103,13 @@ class DuckDBTransaction:
         return Loaded(expected - aside, aside)
 
     def _insert(self, move: Move) -> None:
-        if (delete := move.delete()) is not None:
-            self._connection.execute(delete)
-        self._connection.execute(move.insert())
+        if (several := move.several()) and (key := self._connection.execute(several).fetchone()):
+            raise RowsRefused(
+                f"there are several rows with the key {key} in one batch, and nothing says which "
+                "is the newest: set sequenceBy, a column that grows"
+            )
+        for statement in statements(move):
+            self._connection.execute(statement)
 
     def _count(self, statement: str) -> int:
         counted = self._connection.execute(statement).fetchone()

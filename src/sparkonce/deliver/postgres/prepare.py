@@ -16,7 +16,7 @@ from sparkonce.deliver.postgres.layout import STAGING_SCHEMA, Layout, TableFacts
 from sparkonce.deliver.postgres.stages import Stages
 from sparkonce.deliver.postgres.types import staged_type_of, type_of
 from sparkonce.errors import ConfigError
-from sparkonce.postgresql import Connection, message
+from sparkonce.postgresql import Connection
 
 _VERSION_MIN: Final = 150_000
 _TEXTS: Final = ("text", "character varying")
@@ -51,7 +51,7 @@ def prepare(connection: Connection, layout: Layout, timeout: str) -> Layout:
             f"rows can't be staged in schema {layout.staging_schema!r}: {explained(error)}. Grant "
             f"USAGE and CREATE on it, or name another schema by {STAGING_SCHEMA}"
         ) from error
-    _check_fit(connection, layout)
+    _check_fit(connection, layout, timeout)
     return layout
 
 
@@ -172,16 +172,17 @@ def _facts(connection: Connection, layout: Layout) -> TableFacts:
     return TableFacts(casts, key_casts, nulls_equal, has_row_security)
 
 
-def _check_fit(connection: Connection, layout: Layout) -> None:
+def _check_fit(connection: Connection, layout: Layout, timeout: str) -> None:
     """Ask the server itself whether it would take such rows."""
     move = layout.move_from(layout.stage_name(0), "true")
     try:
-        for statement in (move.several(), move.lock(), move.write()):
-            if statement is not None:
-                connection.execute(f"EXPLAIN {statement}")
+        with transaction(connection, timeout):
+            for statement in (move.several(), move.lock(), move.write()):
+                if statement is not None:
+                    connection.execute(f"EXPLAIN {statement}")
     except psycopg.Error as error:
         raise ConfigError(
             f"dbtable {layout.settings.table!r} does not take such rows: "
-            f"{message(error)}. Cast the column, or change the table"
+            f"{explained(error)}. Cast the column, or change the table"
             + (" (keyColumns must be its primary key or unique)" if move.upserts else "")
         ) from error

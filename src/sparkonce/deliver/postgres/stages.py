@@ -132,7 +132,7 @@ class Stages:
 
     def _sizes(self, connection: Connection, names: list[str]) -> dict[str, int]:
         found = connection.execute(
-            "SELECT relname, pg_table_size(oid) FROM pg_class "
+            f"SELECT relname, {self._in_time('pg_table_size(oid)')} FROM pg_class "
             "WHERE relnamespace = to_regnamespace(%s) AND relname = ANY(%s)",
             (quoted(self._layout.staging_schema), names),
         )
@@ -141,12 +141,17 @@ class Stages:
     def _owned(self, connection: Connection) -> list[tuple[str, int]]:
         """Those of the pipeline, and their bytes; only the owner may empty one."""
         found = connection.execute(
-            "SELECT relname, pg_relation_size(oid) FROM pg_class "
+            f"SELECT relname, {self._in_time('pg_relation_size(oid)')} FROM pg_class "
             "WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' "
             "AND starts_with(relname, %s) AND pg_has_role(relowner, 'USAGE')",
             (quoted(self._layout.staging_schema), f"{self._layout.mark}_"),
         )
         return found.fetchall()
+
+    def _in_time(self, size: str) -> str:
+        """To ask for a table's size is to wait for its lock."""
+        limit = f"set_config('lock_timeout', '{self._timeout}', true)"
+        return f"CASE WHEN {limit} IS NOT NULL THEN {size} END"
 
     def _alone(self, connection: Connection, epoch: int, name: str, verb: str) -> bool:
         """False if somebody else has the table, or the pipeline."""

@@ -120,7 +120,9 @@ class PostgresStore:
     def discard(self, epoch: int, attempt: int) -> None:
         with self._driver_lock, told_as_ours("what was staged can't be removed"):
             if (remove := self._stages.give_back(epoch, attempt)) is not None:
-                self._driver.connection().execute(remove)
+                connection = self._driver.connection()
+                with transaction(connection, self._timeout):
+                    connection.execute(remove)
 
     def close(self) -> None:
         self._writer.close()

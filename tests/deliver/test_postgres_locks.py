@@ -1,0 +1,246 @@
+"""What PostgreSQL's sink waits for and how long, what it needs, and where it looks for a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from deliver.postgres_schema import ASIDE, ID, NAME, Schema, batch_of, stage, write
+from sparkonce.deliver.store import StoreError
+from sparkonce.errors import ConfigError
+
+TABLE = "CREATE TABLE target (id bigint, name text)"
+ROW = {"id": 1, "name": "a"}
+SOON = {"lockTimeout": "300ms"}
+
+
+# -- waiting ------------------------------------------------------------------------------------
+
+
+def test_a_lock_on_the_table_is_not_waited_for_without_an_end(schema: Schema) -> None:
+    schema.execute(TABLE)
+    store, epoch = schema.open(**SOON)
+    with schema.connect() as other:
+        other.execute("LOCK TABLE target")
+        with pytest.raises(StoreError, match="lockTimeout"):
+            write(store, epoch, [ROW])
+    assert write(store, epoch, [ROW], 2).records == 1
+    store.close()
+
+
+def test_a_lock_on_the_stage(schema: Schema) -> None:
+    """On the executors, and in the driver."""
+    schema.execute(TABLE)
+    store, epoch = schema.open(**SOON)
+    tasks = store.stage(epoch, 1)
+    batch = batch_of([ROW])
+    with schema.connect() as other:
+        other.execute(f"LOCK TABLE {tasks.table}")
+        with pytest.raises(Exception, match="lock timeout"):
+            tasks(1, batch.schema, iter([batch]))
+        with pytest.raises(StoreError, match="lockTimeout"):
+            store.stage(epoch, 2)
+        with pytest.raises(StoreError, match="lockTimeout"):
+            store.discard(epoch, 1)
+        store.close()
+        with pytest.raises(ConfigError, match="lockTimeout"):
+            schema.open(**SOON)
+    schema.open()[0].close()
+
+
+def test_a_lock_on_the_ledger(schema: Schema) -> None:
+    """By somebody who is no pipeline, and whom nobody ends therefore."""
+    schema.execute(TABLE)
+    store, epoch = schema.open(**SOON)
+    with schema.connect() as other:
+        other.execute("SELECT * FROM ledger FOR UPDATE")
+        for action in (store.take_over, store.holder, lambda: store.begin(epoch)):
+            with pytest.raises(StoreError, match="lockTimeout"):
+                action()
+    with schema.connect() as other:
+        other.execute("LOCK TABLE ledger")
+        with pytest.raises(StoreError, match="lockTimeout"):
+            store.take_over()
+    store.close()
+
+
+def test_a_lock_that_others_make_their_tables_under(schema: Schema) -> None:
+    with schema.connect() as other:
+        other.execute("SELECT pg_advisory_xact_lock(hashtext('sparkonce'))")
+        with pytest.raises(ConfigError, match="lockTimeout"):
+            schema.store(createTable="true", **SOON).prepare()
+
+
+@pytest.mark.parametrize("text", ["0", "10", "-1s", "1 fortnight", "1s; DROP TABLE x"])
+def test_times_that_are_none(schema: Schema, text: str) -> None:
+    with pytest.raises(ConfigError, match="lockTimeout"):
+        schema.store(lockTimeout=text)
+
+
+# -- the order of locks -------------------------------------------------------------------------
+
+AT = StructField("at", LongType())
+UPSERT = {"writeMode": "upsert", "keyColumns": "id,name"}
+
+
+def whole(id_: int, at: int) -> dict[str, Any]:
+    return {"id": id_, "name": "a", "at": at}
+
+
+@pytest.mark.parametrize("keys", ["id,name", "name,id"])
+@pytest.mark.parametrize("kind", [LongType(), StringType()], ids=["as numbers", "as text"])
+def test_keys_are_locked_in_one_order(schema: Schema, keys: str, kind: Any) -> None:
+    """Whatever order they are staged in, and of whatever type: or two would wait for each other."""
+    schema.execute("CREATE TABLE target (id bigint, name text, at bigint, PRIMARY KEY (id, name))")
+    schema.execute("INSERT INTO target VALUES (9, 'a', 0), (10, 'a', 0)")
+    fields = StructType([StructField("id", kind), NAME, AT])
+    store, epoch = schema.open(fields, **UPSERT | {"keyColumns": keys})
+    rows = [whole(id_, 1) for id_ in (10, 9)]
+    if isinstance(kind, StringType):
+        rows = [row | {"id": str(row["id"])} for row in rows]
+    part = stage(store, epoch, rows)
+    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
+        other.execute("SELECT FROM target WHERE id = 9 FOR UPDATE")
+        transaction = store.begin(epoch)
+        loaded = pool.submit(transaction.load, [part])
+        wait_until(lambda: waits(schema))
+        other.execute("SELECT FROM target WHERE id = 10 FOR UPDATE NOWAIT")
+        other.rollback()
+        assert loaded.result().records == 2
+        transaction.commit()
+    store.close()
+
+
+def test_deletes_and_inserts_are_locked_in_one_order(schema: Schema) -> None:
+    from deliver.test_postgres_rows import CHANGES, UPSERTS, changes
+
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text, at bigint)")
+    schema.execute("INSERT INTO target VALUES (9, 'a', 0), (10, 'a', 0)")
+    store, epoch = schema.open(CHANGES, **UPSERTS)
+    part = stage(store, epoch, changes((10, None, 1, True), (9, "b", 1, False)))
+    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
+        other.execute("SELECT FROM target WHERE id = 9 FOR UPDATE")
+        transaction = store.begin(epoch)
+        loaded = pool.submit(transaction.load, [part])
+        wait_until(lambda: waits(schema))
+        other.execute("SELECT FROM target WHERE id = 10 FOR UPDATE NOWAIT")
+        other.rollback()
+        assert loaded.result().records == 2
+        transaction.commit()
+    assert schema.rows() == [(9, "b")]
+    store.close()
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def waits(schema: Schema) -> bool:
+    """Whether a pipeline of this test waits for a lock."""
+    (mark, *_), *_ = schema.rows("relname", "pg_class WHERE relname LIKE 'sparkonce_%'")
+    waiting = f"pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{schema.name}%'"
+    return bool(mark) and schema.rows("count(*)", waiting) != [(0,)]
+
+
+# -- what it needs ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def user(schema: Schema) -> Iterator[dict[str, str]]:
+    """Who may do nothing but connect: not even make temporary tables."""
+    name = f"{schema.name}_user"
+    schema.execute(f"CREATE USER {name} PASSWORD 'secret'")
+    schema.execute("REVOKE TEMP ON DATABASE postgres FROM PUBLIC")
+    schema.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
+    yield {"user": name, "password": "secret"}
+    schema.execute("GRANT TEMP ON DATABASE postgres TO PUBLIC")
+    schema.execute(f"DROP OWNED BY {name} CASCADE")
+    schema.execute(f"DROP USER {name}")
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_the_privileges_that_are_listed_suffice(
+    schema: Schema, user: dict[str, str], mode: str
+) -> None:
+    """Tables that are there already, and a schema for the stage."""
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text)")
+    name = user["user"]
+    admin = schema.store(dead="dead")
+    admin.prepare()
+    admin.close()
+    store = schema.store(stagingSchema=name, dead="dead", writeMode=mode, keyColumns="id", **user)
+    with pytest.raises(ConfigError, match="permission denied"):
+        store.prepare()
+    schema.execute(f"GRANT USAGE ON SCHEMA {schema.name} TO {name}")
+    rights = "INSERT" if mode == "append" else "SELECT, INSERT, UPDATE"
+    schema.execute(f"GRANT {rights} ON target TO {name}")
+    schema.execute(f"GRANT SELECT, INSERT, UPDATE ON ledger TO {name}")
+    schema.execute(f"GRANT INSERT ON dead TO {name}")
+    store.prepare()
+    epoch = store.take_over().epoch
+    assert write(store, epoch, [ROW | ASIDE]).records == 1
+    store.close()
+
+
+def test_a_schema_to_stage_in(schema: Schema, user: dict[str, str]) -> None:
+    schema.execute(TABLE)
+    with pytest.raises(ConfigError, match="no schema 'nowhere'"):
+        schema.store(stagingSchema="nowhere").prepare()
+    store, epoch = schema.open(stagingSchema=user["user"])
+    assert write(store, epoch, [ROW]).records == 1
+    where = "pg_tables WHERE tablename ~ '^sparkonce_[0-9a-f]{12}'"
+    assert (user["user"],) in schema.rows("schemaname", where)
+    assert (schema.name,) not in schema.rows("schemaname", where)
+    store.close()
+
+
+def test_a_table_in_a_later_schema_of_the_search_path(schema: Schema, user: dict[str, str]) -> None:
+    """None is made beside it."""
+    schema.execute("CREATE TABLE somewhere (id bigint, name text)")
+    url = f"{schema.url}?options=-csearch_path%3D{user['user']},{schema.name}"
+    store = schema.store(url=url, dbtable="somewhere", createTable="true")
+    store.prepare()
+    assert write(store, store.take_over().epoch, [ROW]).records == 1
+    assert schema.rows(table="somewhere") == [(1, "a")]
+    assert schema.rows("schemaname", "pg_tables WHERE tablename = 'somewhere'") == [(schema.name,)]
+    store.close()
+    # One that is nowhere is made in the first.
+    store = schema.store(url=url, dbtable="fresh", createTable="true")
+    store.prepare()
+    assert schema.rows("schemaname", "pg_tables WHERE tablename = 'fresh'") == [(user["user"],)]
+    store.close()
+
+
+# -- columns that came between two runs -----------------------------------------------------------
+
+MORE = StructType([ID, NAME, StructField("more", LongType())])
+
+
+def test_a_column_that_is_new_in_the_dataframe(schema: Schema) -> None:
+    schema.execute(TABLE)
+    with pytest.raises(ConfigError, match=r"no column more.*mergeSchema"):
+        schema.store(MORE).prepare()
+    store, epoch = schema.open(MORE, mergeSchema="true")
+    write(store, epoch, [ROW | {"more": 5}])
+    assert schema.rows("id, name, more") == [(1, "a", 5)]
+    store.close()
+
+
+def test_a_column_that_is_new_in_the_table(schema: Schema) -> None:
+    schema.execute(TABLE)
+    store, epoch = schema.open()
+    schema.execute("ALTER TABLE target ADD COLUMN more bigint DEFAULT 7")
+    write(store, epoch, [ROW])
+    store.close()
+    store, epoch = schema.open()
+    write(store, epoch, [ROW])
+    assert schema.rows("id, name, more") == [(1, "a", 7), (1, "a", 7)]
+    store.close()
