@@ -306,7 +306,7 @@ def test_numbers_of_attachments_that_come_around() -> None:
 
 def test_a_child_of_several_parents_counts_from_the_first_way_that_was_complete() -> None:
     def attachment(child: int, parent: int, xid: int) -> Attachment:
-        return Attachment(child, parent, xid, xid)
+        return Attachment(child, parent, xid, xid, f"t{child}")
 
     children = Children(
         1,
@@ -325,9 +325,9 @@ def test_a_child_of_several_parents_counts_from_the_first_way_that_was_complete(
 
 
 def test_a_fingerprint_tells_tables_and_attachments_apart() -> None:
-    one = Children(1, (Attachment(2, 1, 7, 7),)).fingerprint
-    again = Children(1, (Attachment(2, 1, 9, 9),)).fingerprint
-    other = Children(1, (Attachment(3, 1, 7, 7),)).fingerprint
+    one = Children(1, (Attachment(2, 1, 7, 7, "a"),)).fingerprint
+    again = Children(1, (Attachment(2, 1, 9, 9, "a"),)).fingerprint
+    other = Children(1, (Attachment(3, 1, 7, 7, "b"),)).fingerprint
     assert one != again and same_tables(one, again)
     assert not same_tables(one, other)
     assert not same_tables(one, None) and same_tables(None, None)

@@ -50,6 +50,8 @@ class Position:
     is_start: bool = False
     """Of a stream that begins with rows to come. Never an end: the first batch, an empty one, ends
     at the same place without it, and so notes down where the stream began."""
+    is_former: bool = False
+    """PostgreSQL: from before `pg_upgrade`, as the user says."""
 
     @property
     def end(self) -> Mark:
@@ -64,11 +66,13 @@ class Form:
     """The columns of the order."""
     system: str | None = None
     """Which PostgreSQL: transactions are numbered by each server for itself."""
+    former: str | None = None
+    """The same one before `pg_upgrade`, which keeps the numbers."""
 
     def to_json(self, position: Position) -> dict[str, Any]:
         fields: dict[str, Any] = {"by": list(self.by)}
         if self.system is not None:
-            fields["system"] = self.system
+            fields["system"] = self.former if position.is_former else self.system
         fields |= self._mark(position.done)
         if position.window is not None:
             assert position.after is not None
@@ -85,6 +89,7 @@ class Form:
             window=None if window is None else _read_mark(window),
             after=None if window is None else _place(window["after"]),
             is_start=fields.get("start", False),
+            is_former=fields.get("system") != self.system,
         )
 
     def _mark(self, mark: Mark) -> dict[str, Any]:
@@ -101,12 +106,14 @@ class Form:
                 f"{list(self.by)}: set keyColumn and updateColumn as they were, or start anew with "
                 "another checkpointLocation"
             )
-        if fields.get("system") != self.system:
+        system = fields.get("system")
+        if system != self.system and (system is None or system != self.former):
             raise PositionError(
                 f"the checkpoint's position is of the PostgreSQL with the system identifier "
-                f"{fields.get('system')}, and this is {self.system}: transactions are numbered "
+                f"{system}, and this is {self.system}: transactions are numbered "
                 "differently there. Go back to the former server (or a replica of it), or start "
-                "anew with another checkpointLocation"
+                "anew with another checkpointLocation. Only pg_upgrade keeps the numbers: if it "
+                f"made this server of the former one, set formerSystemIdentifier={system}"
             )
 
 

@@ -34,6 +34,7 @@ OPTIONS = (
     "updateDelayMs",
     "transactionColumn",
     "keyLag",
+    "formerSystemIdentifier",
     "startingOffsets",
     "maxRowsPerBatch",
     "partitionColumn",
@@ -50,7 +51,7 @@ _INSTEAD = {
     "upperbound": "bounds are taken from each batch: leave it out",
 }
 """Names that users of Spark's other sources may try."""
-_POSTGRES_ONLY = ("user", "password", "transactionColumn", "keyLag")
+_POSTGRES_ONLY = ("user", "password", "transactionColumn", "keyLag", "formerSystemIdentifier")
 _ROWS_FETCHED = 10_000
 _UPDATE_DELAY_MS = 2_000
 
@@ -72,6 +73,8 @@ class TableSettings:
     """PostgreSQL: a column that has the number of the transaction that wrote the row."""
     key_lag: int | None
     """PostgreSQL: how far below the greatest key a new row's key may be."""
+    former_system: str | None
+    """PostgreSQL: the system identifier that the server had before `pg_upgrade`."""
     starts_at: str
     """`earliest`, `latest`, or an offset as JSON."""
     rows_max: int | None
@@ -103,6 +106,7 @@ class TableSettings:
             update_delay_ms=given.number("updateDelayMs", default=_UPDATE_DELAY_MS, low=0),
             transaction=given.get("transactionColumn"),
             key_lag=given.number("keyLag", default=None, low=0),
+            former_system=given.get("formerSystemIdentifier"),
             starts_at=_start(given),
             rows_max=given.number("maxRowsPerBatch", default=None, low=1),
             partition=given.get("partitionColumn") or given.needed("keyColumn"),

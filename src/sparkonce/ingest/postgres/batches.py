@@ -25,15 +25,16 @@ class Batches:
 
     def rows(self, start: Position, end: Position, children: Children | None = None) -> str:
         """The rows of a batch, as what follows FROM."""
-        members = self.members(start, end.end, children)
+        members = self.members(start, end, children)
         return f"{members.source} WHERE {self.windows.batch(start, end, members)}"
 
-    def given_out(self, mark: Mark, after: Place | None) -> str:
-        """All rows that were read up to there, as what follows FROM; nothing that was not."""
-        members = self.members(Position(mark), mark)
+    def given_out(self, end: Position, mark: Mark, after: Place | None) -> str:
+        """All rows that were read up to a mark of `end`, as what follows FROM; no others."""
+        position = Position(mark, is_former=end.is_former)
+        members = self.members(position, position)
         return f"{members.source} WHERE {self.windows.given_out(mark, members, after)}"
 
-    def members(self, start: Position, end: Mark, children: Children | None = None) -> Members:
+    def members(self, start: Position, end: Position, children: Children | None = None) -> Members:
         children = children or self.children()
         return members_of(self.relation, children, start, end, self._has_older_rows)
 

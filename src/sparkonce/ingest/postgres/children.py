@@ -8,7 +8,7 @@ row in `pg_inherits`.
 `xmin` has 32 bits. In a server that has had more transactions, the number of an old attachment may
 seem to be a new one. So a position also names the children it knows, by a fingerprint: as long as
 there are the same, none was attached, whatever their numbers seem to say. The fingerprint's first
-half is of the tables alone. It is the same behind `pg_upgrade`, which attaches all of them anew.
+half is of their names alone. It is the same behind `pg_upgrade`, which attaches all of them anew.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Attachment:
     """Of the transaction that attached it, as `pg_inherits` has it, of 32 bits."""
     xid: int
     """The same with the bits above, if it was one of the last 2**32."""
-    name: str = ""
+    name: str
     may_be_asked: bool = False
     """Whether this user sees the same rows in the child itself as through its parents."""
 
@@ -75,7 +75,7 @@ class Children:
         """None where there are no children."""
         if not self.attachments:
             return None
-        tables = sorted({each.child for each in self.attachments})
+        tables = sorted({each.name for each in self.attachments})
         edges = sorted((each.child, each.parent, each.number) for each in self.attachments)
         return _half(tables) + _half(edges)
 

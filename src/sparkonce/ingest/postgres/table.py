@@ -24,7 +24,8 @@ from sparkonce.ingest.postgres.catalog import Relation, find_columns, find_relat
 from sparkonce.ingest.postgres.children import Children
 from sparkonce.ingest.postgres.connection import Desk, arrow_cursor, asked_of, conninfo
 from sparkonce.ingest.postgres.horizon import Horizon, horizon_now, refuse_older
-from sparkonce.ingest.postgres.members import known_at
+from sparkonce.ingest.postgres.horizon_watch import HorizonWatch
+from sparkonce.ingest.postgres.members import carried_over, known_at
 from sparkonce.ingest.postgres.transaction_column import (
     check_declared,
     check_filled,
@@ -53,6 +54,7 @@ class PostgresTable:
         self._desk = Desk(self._info)
         self._pace = Pace()
         self._looked_at: Children | None = None
+        self._watch = HorizonWatch(settings.table)
 
     @cached_property
     def _relation(self) -> Relation:
@@ -77,7 +79,8 @@ class PostgresTable:
     @cached_property
     def form(self) -> Form:
         ((system,),) = self._desk.rows(_SYSTEM)
-        return Form(tuple(column.name for column in self._windows.order), system)
+        names = tuple(column.name for column in self._windows.order)
+        return Form(names, system, self._settings.former_system)
 
     def columns(self) -> Sequence[Column]:
         return self._columns
@@ -143,9 +146,13 @@ class PostgresTable:
             yield from pieces(cursor.fetch_record_batch(), self._settings.rows_fetched)
 
     def delete(self, end: Position) -> None:
-        self._desk.change(f"DELETE FROM {self._batches.given_out(end.done, None)}")
+        self._desk.change(f"DELETE FROM {self._batches.given_out(end, end.done, None)}")
         if end.window is not None:
-            self._desk.change(f"DELETE FROM {self._batches.given_out(end.window, end.after)}")
+            window = self._batches.given_out(end, end.window, end.after)
+            self._desk.change(f"DELETE FROM {window}")
+
+    def report(self) -> dict[str, Any]:
+        return self._watch.report
 
     def close(self) -> None:
         self._desk.close()
@@ -168,6 +175,7 @@ class PostgresTable:
             return None
         self._refuse_transactions_to_come()
         children = self._checked_children()
+        start = carried_over(start, children)
         window = self._window(start, xid, children)
         rows = self._batches.rows(start, Position(window), children)
         found = self._count(rows, (rows_max or 0) + 1)
@@ -181,7 +189,7 @@ class PostgresTable:
         window = Mark(done.upto, xid, known_at(children, done.children, xid))
         conditions = [windows.beyond(done)]
         if self._keeps_order:
-            members = self._batches.members(start, window, children)
+            members = self._batches.members(start, Position(window), children)
             waiting = self._first(windows.pending(done, xid, members))
             conditions += [] if waiting is None else [windows.compared("<", waiting)]
         last = self._last(" AND ".join(conditions))
@@ -194,7 +202,7 @@ class PostgresTable:
 
     def _page(self, start: Position, window: Mark, rows_max: int | None) -> Position:
         """The window's next rows. There may be none left, if they were changed; then it is over."""
-        whole = Position(window)
+        whole = Position(window, is_former=start.is_former)
         if rows_max is None:
             return whole
         rows = self._batches.rows(start, whole)
@@ -202,7 +210,7 @@ class PostgresTable:
         # In a first window nearly all rows count, and an index finds the place at once; later ones
         # have few among many, and are better gathered first.
         places = self._places(rows, which, gathered=start.done.upto is not None)
-        return whole if len(places) < 2 else Position(start.done, window, places[0])
+        return whole if len(places) < 2 else replace(start, window=window, after=places[0])
 
     def _first(self, where: str) -> Place | None:
         which = f"ORDER BY {self._windows.names} LIMIT 1"
@@ -250,6 +258,7 @@ class PostgresTable:
             time.sleep(_PAUSE_S)  # a replica may be about to catch up
             horizon = self._desk.ask(horizon_now)
         self._refuse_rounds(horizon.next_xid)
+        self._watch.note(horizon, self._desk.rows)
         return horizon
 
     def _wait_for_replica(self, cursor: Any, at_least: int) -> None:
