@@ -19,5 +19,6 @@ def check_version(version: str) -> None:
         raise ConfigError(
             f"this is Spark {version}, and recovery is tested with {', '.join(KNOWN)}: after a "
             "crash it reads and completes Spark's own checkpoint files, which differ between "
-            "versions. Run the query with one of these (sparkonce.write, for batch jobs, needs none)"
+            "versions. Run the query with one of these (sparkonce.write, for batch jobs, needs "
+            "none)"
         )

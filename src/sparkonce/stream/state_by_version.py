@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from sparkonce.errors import SparkonceError
 from sparkonce.stream.checkpoint import CheckpointFolder
 from sparkonce.stream.ledger import Entry, LedgerError
 from sparkonce.stream.state import StateNotes
@@ -26,6 +27,8 @@ _CHANGES: Final = ("delta", "changelog")
 """What a version adds to the one before: of the HDFS-backed provider, and of RocksDB with changelog
 checkpointing."""
 _WHOLE: Final = ("snapshot", "zip")
+_OF_ROCKSDB: Final = ("SSTs", "logs")
+"""What stands beside its versions."""
 
 
 class StateByVersion:
@@ -35,7 +38,7 @@ class StateByVersion:
         self._notes = notes
         self._kept = kept
         self._given_up: set[int] = set()
-        self._places: list[str] = []
+        self._places: list[str] | None = None
 
     def seal(self, batch: int, former: str | None) -> str:
         version = batch + 1
@@ -43,9 +46,17 @@ class StateByVersion:
             self._given_up = set(self._notes.read(former).get(_GIVEN_UP, ()))
         self._given_up = {each for each in self._given_up if each > version - self._kept}
         self._drop_doubtful()
-        files = {
-            name: digest for place in self._where() for name, digest in self._hashed(place, version)
-        }
+        places = self._where()
+        files: dict[str, str] = {}
+        for place in places:
+            written = dict(self._hashed(place, version))
+            if not written:
+                raise SparkonceError(
+                    f"{self._folder.location}/{place} has no version {version} of the state: a "
+                    f"part of batch {batch} was not computed"
+                )
+            files |= written
+        self._places = places  # all of them: each has this version
         note = {FILES: files, _FORMER: former, _GIVEN_UP: sorted(self._given_up)}
         return self._notes.write(batch, note)
 
@@ -60,11 +71,12 @@ class StateByVersion:
         checkpoint = self._folder.read()
         if checkpoint.planned is not None and checkpoint.planned != checkpoint.committed:
             self.give_up(checkpoint.planned)
-        if entry is not None and entry.state is not None:
-            note = self._notes.read(entry.state)
-            self._given_up |= set(note.get(_GIVEN_UP, ()))
-            self._drop_doubtful()
-            self._compare(entry.state, entry.batch + 1)
+        # Where Spark has gone on, it was under a guarantee that says nothing of state.
+        if entry is None or entry.state is None or entry.batch != checkpoint.committed:
+            return
+        self._given_up |= set(self._notes.read(entry.state).get(_GIVEN_UP, ()))
+        self._drop_doubtful()
+        self._compare(entry.state, entry.batch + 1)
 
     def _compare(self, mark: str, version: int) -> None:
         """All files that Spark may read: from the visible version back to the last snapshot."""
@@ -122,19 +134,23 @@ class StateByVersion:
                 return
 
     def _where(self) -> list[str]:
-        """The folders of all state stores: by operator, partition and, if there are several, name.
-        They are made with the first version."""
-        if not self._places:
-            files = self._folder.files
-            for operator in files.folders(_STATE):
-                for partition in files.folders(f"{_STATE}/{operator}"):
-                    if not partition.isdigit():
-                        continue
-                    place = f"{_STATE}/{operator}/{partition}"
-                    named = [each for each in files.folders(place) if not each.startswith("_")]
-                    stores = [each for each in named if each != "SSTs"]
-                    self._places += [f"{place}/{each}" for each in stores] or [place]
-        return self._places
+        """The folders of all state stores, as far as there are any."""
+        return self._found_places() if self._places is None else self._places
+
+    def _found_places(self) -> list[str]:
+        """By operator, partition and, if there are several, name. Each is made by the first task
+        that writes there."""
+        files = self._folder.files
+        found = []
+        for operator in files.folders(_STATE):
+            for partition in files.folders(f"{_STATE}/{operator}"):
+                if not partition.isdigit():
+                    continue
+                place = f"{_STATE}/{operator}/{partition}"
+                named = [each for each in files.folders(place) if not each.startswith("_")]
+                stores = [each for each in named if each not in _OF_ROCKSDB]
+                found += [f"{place}/{each}" for each in stores] or [place]
+        return found
 
 
 def _place(name: str) -> str:
