@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,16 @@ def put(folder: CheckpointFolder, name: str, text: str = "") -> Path:
     path = Path(folder.location, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text or name)
+    return path
+
+
+def snapshot(folder: CheckpointFolder, name: str, families: Sequence[str]) -> Path:
+    """As RocksDB's, by what its metadata say of column families."""
+    path = Path(folder.location, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = {family: number for number, family in enumerate(families)}
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr("metadata", "v1\n" + json.dumps({"columnFamilyMapping": known}))
     return path
 
 
@@ -115,3 +128,81 @@ def test_a_query_that_keeps_no_batch_to_go_back_to_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"minBatchesToRetain=1 lets Spark remove .*2 or more"):
         check_keeps_the_last(1)
     check_keeps_the_last(2)
+
+
+# -- a batch that is run again --------------------------------------------------------------------
+
+
+def test_a_second_attempt_keeps_the_changes_of_a_stage_that_is_not_computed_again(
+    folder: CheckpointFolder,
+) -> None:
+    """Below another shuffle: Spark goes on with what was shuffled, and writes no state anew."""
+    delta = put(folder, "state/0/0/1.delta")
+    state = by_version(folder)
+    state.give_up(0)
+    assert delta.exists()
+    assert files_in(folder, state.seal(0, None)) == {"state/0/0/1.delta"}
+
+
+def test_a_new_run_keeps_nothing_of_a_batch_that_was_not_decided(folder: CheckpointFolder) -> None:
+    kept, *undecided = [
+        put(folder, f"state/0/0/{name}") for name in ("1.delta", "2.delta", "2.snapshot")
+    ]
+    log(folder, planned=1, committed=0)
+    by_version(folder).verify(None)
+    assert kept.exists()
+    assert not any(each.exists() for each in undecided)
+
+
+@pytest.mark.parametrize(("kind", "whole"), [("delta", "snapshot"), ("changelog", "zip")])
+def test_a_snapshot_that_may_be_of_an_aborted_attempt_goes(
+    folder: CheckpointFolder, kind: str, whole: str
+) -> None:
+    place = "state/0/0"
+    put(folder, f"{place}/1.{kind}")
+    if whole == "zip":
+        doubtful = snapshot(folder, f"{place}/1.zip", [])
+    else:
+        doubtful = put(folder, f"{place}/1.snapshot")
+    state = by_version(folder)
+    state.give_up(0)
+    assert not doubtful.exists()
+
+
+def test_a_snapshot_that_is_all_of_a_version_stays(folder: CheckpointFolder) -> None:
+    """RocksDB without changes of its own."""
+    whole = snapshot(folder, "state/0/0/1.zip", [])
+    state = by_version(folder)
+    state.give_up(0)
+    assert whole.exists()
+    assert files_in(folder, state.seal(0, None)) == {"state/0/0/1.zip"}
+
+
+@pytest.mark.parametrize(
+    ("before", "families", "stays"),
+    [
+        (None, ["default", "sum"], True),
+        (["default", "sum"], ["default", "sum", "new"], True),
+        (["default", "sum"], ["default", "sum"], False),
+    ],
+)
+def test_a_snapshot_that_has_column_families_first_stays(
+    folder: CheckpointFolder, before: list[str] | None, families: list[str], stays: bool
+) -> None:
+    """Changes can't be read without it, and each attempt's commit writes it over the former's."""
+    if before is not None:
+        snapshot(folder, "state/0/0/1.zip", before)
+    version = 1 if before is None else 2
+    put(folder, f"state/0/0/{version}.changelog")
+    mine = snapshot(folder, f"state/0/0/{version}.zip", families)
+    by_version(folder).give_up(version - 1)
+    assert mine.exists() == stays
+
+
+def test_a_snapshot_in_doubt_goes_where_the_one_before_was_cleared_away(
+    folder: CheckpointFolder,
+) -> None:
+    put(folder, "state/0/0/20.changelog")
+    doubtful = snapshot(folder, "state/0/0/20.zip", ["default", "sum"])
+    by_version(folder).give_up(19)
+    assert not doubtful.exists()
