@@ -18,6 +18,8 @@ from sparkonce.stream.ledger import LedgerError
 class Files(Protocol):
     def read(self, name: str) -> str | None: ...
 
+    def read_bytes(self, name: str) -> bytes | None: ...
+
     def write(self, name: str, text: str) -> None:
         """Under another name first: a file that is there is whole."""
 
@@ -57,6 +59,12 @@ class LocalFiles:
     def read(self, name: str) -> str | None:
         try:
             return (self._folder / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def read_bytes(self, name: str) -> bytes | None:
+        try:
+            return (self._folder / name).read_bytes()
         except FileNotFoundError:
             return None
 
@@ -113,6 +121,15 @@ class HadoopFiles:
             return None
         try:
             return str(self._io.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def read_bytes(self, name: str) -> bytes | None:
+        stream = self._open(name)
+        if stream is None:
+            return None
+        try:
+            return bytes(self._io.toByteArray(stream))
         finally:
             stream.close()
 

@@ -33,7 +33,8 @@ class AttemptState(Protocol):
         the last visible one said. Raises where it must not be decided."""
 
     def give_up(self, batch: int) -> None:
-        """Nothing of this attempt runs any more; what it left must never be read."""
+        """The batch is run again in the same run, and nothing of this attempt runs any more: what
+        it left must not be taken for that of the next."""
 
     def verify(self, entry: Entry | None) -> None:
         """Before Spark reads: it finds the state that the ledger names, or nothing starts."""

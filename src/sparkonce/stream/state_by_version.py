@@ -2,19 +2,28 @@
 
 Nothing keeps an attempt that was given up, or a fenced driver, from writing under the same names.
 So the note of an attempt has a hash of each file of its version, and the mark of the note before
-it: at every start all files that Spark may read are compared, back to the last snapshot. Files of a
-version that was given up are removed before the batch is run again.
+it: at every start all files that Spark may read are compared, back to the last snapshot.
+
+Of a version that was given up, a new run removes all files. A second attempt in the same run leaves
+the changes: what Spark computes again it writes again, and what it goes on with, since its rows
+were shuffled already, it does not.
 
 Snapshots can't be compared: Spark's maintenance writes them when it likes, from memory. One of a
 version that was computed once can have one content only. Where a version was given up, a snapshot
-may be of either attempt; it is removed whenever it is seen, as Spark does without it.
+may be of either attempt; it is removed whenever it is seen, as Spark does without it. It does not
+where column families were made in this version, which changes don't tell: then the commit itself
+writes the snapshot, each attempt's over that of the one before, and it stays.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import zipfile
 from collections.abc import Iterator
 from typing import Final
 
+from sparkonce.errors import SparkonceError
 from sparkonce.stream.checkpoint import CheckpointFolder
 from sparkonce.stream.ledger import Entry, LedgerError
 from sparkonce.stream.state import StateNotes
@@ -26,6 +35,8 @@ _CHANGES: Final = ("delta", "changelog")
 """What a version adds to the one before: of the HDFS-backed provider, and of RocksDB with changelog
 checkpointing."""
 _WHOLE: Final = ("snapshot", "zip")
+_OF_ROCKSDB: Final = ("SSTs", "logs")
+"""What stands beside its versions."""
 
 
 class StateByVersion:
@@ -35,7 +46,7 @@ class StateByVersion:
         self._notes = notes
         self._kept = kept
         self._given_up: set[int] = set()
-        self._places: list[str] = []
+        self._places: list[str] | None = None
 
     def seal(self, batch: int, former: str | None) -> str:
         version = batch + 1
@@ -43,28 +54,41 @@ class StateByVersion:
             self._given_up = set(self._notes.read(former).get(_GIVEN_UP, ()))
         self._given_up = {each for each in self._given_up if each > version - self._kept}
         self._drop_doubtful()
-        files = {
-            name: digest for place in self._where() for name, digest in self._hashed(place, version)
-        }
+        places = self._where()
+        files: dict[str, str] = {}
+        for place in places:
+            written = dict(self._hashed(place, version))
+            if not written:
+                raise SparkonceError(
+                    f"{self._folder.location}/{place} has no version {version} of the state: a "
+                    f"part of batch {batch} was not computed"
+                )
+            files |= written
+        self._places = places  # all of them: each has this version
         note = {FILES: files, _FORMER: former, _GIVEN_UP: sorted(self._given_up)}
         return self._notes.write(batch, note)
 
     def give_up(self, batch: int) -> None:
-        version = batch + 1
-        self._given_up.add(version)
-        for place in self._where():
-            for kind in (*_CHANGES, *_WHOLE):
-                self._folder.files.delete(f"{place}/{version}.{kind}")
+        self._given_up.add(batch + 1)
+        self._drop_doubtful()
 
     def verify(self, entry: Entry | None) -> None:
         checkpoint = self._folder.read()
         if checkpoint.planned is not None and checkpoint.planned != checkpoint.committed:
-            self.give_up(checkpoint.planned)
-        if entry is not None and entry.state is not None:
-            note = self._notes.read(entry.state)
-            self._given_up |= set(note.get(_GIVEN_UP, ()))
-            self._drop_doubtful()
-            self._compare(entry.state, entry.batch + 1)
+            self._remove(checkpoint.planned + 1)
+        # Where Spark has gone on, it was under a guarantee that says nothing of state.
+        if entry is None or entry.state is None or entry.batch != checkpoint.committed:
+            return
+        self._given_up |= set(self._notes.read(entry.state).get(_GIVEN_UP, ()))
+        self._drop_doubtful()
+        self._compare(entry.state, entry.batch + 1)
+
+    def _remove(self, version: int) -> None:
+        """A new run computes all of it."""
+        self._given_up.add(version)
+        for place in self._where():
+            for kind in (*_CHANGES, *_WHOLE):
+                self._folder.files.delete(f"{place}/{version}.{kind}")
 
     def _compare(self, mark: str, version: int) -> None:
         """All files that Spark may read: from the visible version back to the last snapshot."""
@@ -104,11 +128,33 @@ class StateByVersion:
         return max((each for each in versions if each <= until), default=0)
 
     def _drop_doubtful(self) -> None:
-        for version in self._given_up:
-            for place in self._where():
-                if any(self._folder.files.digest(f"{place}/{version}.{kind}") for kind in _CHANGES):
-                    for kind in _WHOLE:
-                        self._folder.files.delete(f"{place}/{version}.{kind}")
+        if not self._given_up:
+            return
+        for place in self._where():
+            names = set(self._folder.files.names(place))
+            for version in sorted(self._given_up):
+                if names.isdisjoint(f"{version}.{kind}" for kind in _CHANGES):
+                    continue
+                for name in names.intersection(f"{version}.{kind}" for kind in _WHOLE):
+                    if not self._has_new_families(place, version, names):
+                        self._folder.files.delete(f"{place}/{name}")
+
+    def _has_new_families(self, place: str, version: int, names: set[str]) -> bool:
+        """Whether a snapshot of RocksDB has column families that the one before has not. Where that
+        one was cleared away nobody knows, and what is in doubt is not read."""
+        zips = [int(each[:-4]) for each in names if each.endswith(".zip") and each[:-4].isdigit()]
+        before = max((each for each in zips if each < version), default=0)
+        if before == 0 and version > 1:
+            return False
+        return not self._families(place, version) <= self._families(place, before)
+
+    def _families(self, place: str, version: int) -> set[str]:
+        packed = self._folder.files.read_bytes(f"{place}/{version}.zip")
+        if packed is None:
+            return set()
+        with zipfile.ZipFile(io.BytesIO(packed)) as snapshot:
+            _, _, fields = snapshot.read("metadata").decode().partition("\n")
+        return set(json.loads(fields).get("columnFamilyMapping") or ())
 
     def _hashed(self, place: str, version: int) -> Iterator[tuple[str, str]]:
         """What the version was written as: its changes, or all of it."""
@@ -122,19 +168,23 @@ class StateByVersion:
                 return
 
     def _where(self) -> list[str]:
-        """The folders of all state stores: by operator, partition and, if there are several, name.
-        They are made with the first version."""
-        if not self._places:
-            files = self._folder.files
-            for operator in files.folders(_STATE):
-                for partition in files.folders(f"{_STATE}/{operator}"):
-                    if not partition.isdigit():
-                        continue
-                    place = f"{_STATE}/{operator}/{partition}"
-                    named = [each for each in files.folders(place) if not each.startswith("_")]
-                    stores = [each for each in named if each != "SSTs"]
-                    self._places += [f"{place}/{each}" for each in stores] or [place]
-        return self._places
+        """The folders of all state stores, as far as there are any."""
+        return self._found_places() if self._places is None else self._places
+
+    def _found_places(self) -> list[str]:
+        """By operator, partition and, if there are several, name. Each is made by the first task
+        that writes there."""
+        files = self._folder.files
+        found = []
+        for operator in files.folders(_STATE):
+            for partition in files.folders(f"{_STATE}/{operator}"):
+                if not partition.isdigit():
+                    continue
+                place = f"{_STATE}/{operator}/{partition}"
+                named = [each for each in files.folders(place) if not each.startswith("_")]
+                stores = [each for each in named if each not in _OF_ROCKSDB]
+                found += [f"{place}/{each}" for each in stores] or [place]
+        return found
 
 
 def _place(name: str) -> str:

@@ -54,6 +54,16 @@ def kept_batches(spark: SparkSession) -> int:
     return int(str(spark.conf.get(_KEPT)))
 
 
+def check_keeps_the_last(kept: int) -> None:
+    """Spark clears away by the newest snapshot that is there, be it of a batch that is not decided
+    yet and may be run again from the one before."""
+    if kept < 2:
+        raise ConfigError(
+            f"{_KEPT}=1 lets Spark remove the state before the batch that runs, which is needed if "
+            "that batch is run again. Set it to 2 or more (Spark's default is 100)"
+        )
+
+
 def _provider(spark: SparkSession, folder: CheckpointFolder) -> str:
     """The checkpoint's own, if it has begun."""
     planned = folder.read().planned

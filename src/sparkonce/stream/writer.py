@@ -33,7 +33,12 @@ from sparkonce.stream.spark_version import check_version
 from sparkonce.stream.state import StateNotes
 from sparkonce.stream.state_by_version import StateByVersion
 from sparkonce.stream.state_format import SETTING as STATE_FORMAT
-from sparkonce.stream.state_format import kept_batches, state_format, state_of
+from sparkonce.stream.state_format import (
+    check_keeps_the_last,
+    kept_batches,
+    state_format,
+    state_of,
+)
 from sparkonce.stream.steps import Observer, Sink
 from sparkonce.stream.takeover import take_over
 
@@ -143,6 +148,7 @@ class StreamWriter(Options):
         start_settings = plainly(spark, is_local=folder.is_local)
         must_agree = reading.is_stateful and settings.guarantee is Guarantee.EXACTLY_ONCE
         if must_agree:
+            check_keeps_the_last(kept_batches(spark))
             with started_with(spark, start_settings):
                 check_replaces(spark, location)
         sink = target.open(frame, reading, self._observe)
