@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 import sparkonce.stream.autocommit
-from parts import a_producer, a_topic, wait_until
+from parts import a_producer, wait_until
 from sparkonce.errors import FatalError
 from sparkonce.local import LocalKafka
-from sparkonce.produce import OffsetAndMetadata
 from sparkonce.stream.autocommit import AutoCommit
 
 
@@ -22,13 +21,6 @@ def clock(kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> Iterator[AutoCo
         clock = AutoCommit(producer)
         yield clock
         clock.close()
-
-
-def test_what_is_noted_is_committed(kafka: LocalKafka, clock: AutoCommit) -> None:
-    with a_topic(kafka) as topic, a_producer(kafka) as reader:
-        noted = {(topic, 0): OffsetAndMetadata(7)}
-        clock.note({f"g-{topic}": noted})
-        wait_until(lambda: reader.committed_offsets(f"g-{topic}") == noted, "it is noted")
 
 
 def test_an_end_that_nobody_thought_of_is_told_to_the_next_batch(clock: AutoCommit) -> None:

@@ -74,12 +74,7 @@ class Topics:
         pause_s = _PAUSE_S
         while True:
             cluster = self._patiently(lambda left_s: self._client.refreshed(names, left_s))
-            # One that was deleted keeps its leaders in what is known of the cluster.
-            missing = [
-                name
-                for name in names
-                if not cluster.partition_count(name) or cluster.errors.get(name) == _UNKNOWN_TOPIC
-            ]
+            missing = [name for name in names if not cluster.partition_count(name)]
             if not missing:
                 break
             code = cluster.errors.get(missing[0], _UNKNOWN_TOPIC)

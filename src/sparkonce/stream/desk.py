@@ -94,6 +94,12 @@ class Desk:
             return self._must_take_turns
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Of each topic that this attempt came to know, the partitions that its tasks count."""
+        with self._lock:
+            return dict(self._counts)
+
+    @property
     def peer_count(self) -> int:
         return self._listener.peer_count
 

@@ -107,7 +107,7 @@ class KafkaSink:
     # -- before the query starts --------------------------------------------------------------
 
     def take_over(self) -> Entry | None:
-        for topic in sorted(self._topics):
+        for topic in self._topics:
             self._producer.partition_count(topic)
         self._producer.init_transactions()
         entry = self.holder()
@@ -203,7 +203,8 @@ class KafkaSink:
             if isinstance(error, Overlap) or (self._desk.trouble and self._desk.must_take_turns):
                 self._may_lie_right = False
             raise
-        self._topics.update(row.topic for row in rows if row.records)
+        finally:
+            self._topics |= self._desk.counts.keys()
         return self._sum(rows)
 
     def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None:
@@ -291,15 +292,10 @@ class KafkaSink:
     def _partition_counts(self) -> dict[str, int]:
         """As metadata has them; asked for anew behind an attempt that failed."""
         fresh, self._counts_are_doubtful = self._counts_are_doubtful, False
-        counts: dict[str, int] = {}
-        for topic in sorted(self._topics):
-            try:
-                counts[topic] = self._producer.partition_count(topic, fresh=fresh)
-            except UnknownTopic:
-                if topic in (self._settings.topic, self._settings.dead_letter_topic):
-                    raise
-                self._topics.discard(topic)  # deleted: rows that name it are dead letters
-        return counts
+        return {
+            topic: self._producer.partition_count(topic, fresh=fresh)
+            for topic in sorted(self._topics)
+        }
 
     def _order(self, layout: Layout, partition_counts: Mapping[str, int]) -> Order:
         guarantee = self._settings.guarantee

@@ -167,8 +167,7 @@ def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 class _AgreedCounts:
     """How many partitions topics have for all tasks of an attempt. The driver says it of the topics
-    that it knows; of others that rows name, it tells each task what it was told by the first. Who
-    writes without asking does not ask for that either."""
+    that it knows; of others that rows name, it tells each task what it was told by the first."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -176,9 +175,8 @@ class _AgreedCounts:
 
     def __call__(self, seen: Mapping[str, int]) -> Mapping[str, int]:
         fresh = {topic: count for topic, count in seen.items() if topic not in self._counts}
-        if fresh and self._order.needs_claim:
-            fresh = agreed_counts(self._order.desk, self._order.attempt, fresh)
-        self._counts |= fresh
+        if fresh:
+            self._counts |= agreed_counts(self._order.desk, self._order.attempt, fresh)
         return self._counts
 
 
