@@ -1,0 +1,85 @@
+"""Looks that cost something are rare, and yet nothing that is there is called absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from sparkonce.ingest import pace
+from sparkonce.ingest.pace import Pace
+from sparkonce.ingest.source import TableSource
+from sparkonce.local.postgres import LocalPostgres
+
+Connect = Callable[[], psycopg.Connection[Any]]
+
+
+class Time:
+    """Passes by sleeping, and by looks that take a while."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.slept_s: list[float] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+
+
+def test_a_rest_is_waited_for_and_then_there_is_a_look() -> None:
+    time = Time()
+    pace_ = Pace(time.clock, time.sleep)
+
+    def search() -> None:
+        time.now_s += 0.25
+
+    assert pace_.look(search) is None
+    assert pace_.look(lambda: "found") == "found"
+    assert time.slept_s == [1.0]
+    assert pace_.look(lambda: "at once") == "at once"
+    assert time.slept_s == [1.0]
+
+
+def test_a_long_rest_holds_up_nobody() -> None:
+    time, looks = Time(), []
+    pace_ = Pace(time.clock, time.sleep)
+
+    def search() -> None:
+        looks.append(time.now_s)
+        time.now_s += 10.0
+
+    pace_.look(search)
+    for _ in range(38):  # forty seconds of rest
+        assert pace_.look(search) is None
+        time.now_s += 1.0
+    assert len(looks) == 1 and time.slept_s == []
+    time.now_s += 1.0
+    pace_.look(search)
+    assert len(looks) == 2
+
+
+def test_rows_that_are_there_are_never_called_absent(
+    postgres: LocalPostgres, connect: Connect, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`processAllAvailable` ends with the first answer of nothing."""
+    monkeypatch.setattr(pace, "_WAIT_MAX_S", float("inf"))  # however slow this machine is
+    writer = connect()
+    writer.autocommit = True
+    writer.execute(f"CREATE TABLE {table} (id bigserial PRIMARY KEY)")
+    source = TableSource({"url": postgres.url, "dbtable": table, "keyColumn": "id"})
+    reader = source.streamReader(source.schema())
+    try:
+        at, limit = reader.initialOffset(), ReadMaxRows(100)
+        for _ in range(5):
+            while (end := reader.latestOffset(at, limit)) != at:
+                at = end
+            writer.execute(f"INSERT INTO {table} SELECT FROM generate_series(1, 100)")
+            assert reader.latestOffset(at, limit) != at
+    finally:
+        reader.stop()
