@@ -33,5 +33,6 @@ def offsets(sources: str | None, job: Job) -> Mapping[int, int]:
     """Of the input topic, from the ledger's column."""
     if sources is None:
         return {}
-    first = json.loads(sources)[0]
+    # None yet in the entry that a new pipeline begins its ledger with.
+    first = next(iter(json.loads(sources)), {})
     return {int(index): offset for index, offset in first.get(job.input_topic, {}).items()}
