@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from parts import a_producer, a_topic
 from sparkonce import Producer
+from sparkonce.errors import LocalError
 from sparkonce.local import LocalKafka
 from sparkonce.verify import readers
 from sparkonce.verify.history import Markings
@@ -68,6 +70,18 @@ def test_batches_without_the_transactional_bit_are_counted(kafka: LocalKafka, to
         producer.produce(topic, "plain", partition=0)
         producer.flush()
     assert readers.markings(kafka, [topic]) == {topic: Markings(0, 1, 0, 0)}
+
+
+def test_a_log_that_the_tool_can_t_read_is_told_and_not_taken_for_empty(
+    kafka: LocalKafka, topic: str
+) -> None:
+    odd = kafka.folder / "broker-1" / "data" / f"{topic}-9"
+    (odd / "00000000000000000000.log").mkdir(parents=True)
+    try:
+        with pytest.raises(LocalError, match="DumpLogSegments ended with"):
+            readers.markings(kafka, [topic])
+    finally:
+        shutil.rmtree(odd)
 
 
 def test_a_topic_that_is_being_deleted_does_not_disturb(

@@ -28,7 +28,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.errors import KafkaError as KafkaPythonError
 from kafka.errors import TransactionalIdNotFoundError
 
-from sparkonce.errors import SparkonceError
+from sparkonce.errors import LocalError, SparkonceError
 from sparkonce.local import LocalKafka
 from sparkonce.produce.identity import Partition
 from sparkonce.verify.contract import Record
@@ -143,6 +143,12 @@ def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
         ",".join(str(path) for path in files.values()),
         timeout_s=90,
     )
+    # It goes on behind a file that it can't read, and says so on stderr alone.
+    if done.returncode or done.stdout.count("Dumping ") < len(files):
+        raise LocalError(
+            f"Kafka's DumpLogSegments ended with {done.returncode} and showed "
+            f"{done.stdout.count('Dumping ')} of {len(files)} files: {done.stderr[-2000:]}"
+        )
     found: dict[str, list[int]] = {topic: [0, 0, 0, 0] for topic in topics}
     topic = ""
     for line in done.stdout.splitlines():
