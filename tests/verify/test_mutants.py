@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,28 @@ def test_it_applies_and_says_something_else(mutant: Mutant) -> None:
         before = ast.dump(ast.parse((SOURCE / path).read_text()))
         assert ast.dump(ast.parse(text, str(path))) != before
         compile(text, str(path), "exec")
+
+
+def test_none_is_a_mere_mistake(tmp_path: Path) -> None:
+    """A call that is not there, or has an argument too many, breaks no rule: it only raises."""
+    shutil.copytree(SOURCE, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    changed: list[str] = []
+    for number, mutant in enumerate(MUTANTS.values()):
+        for path, text in mutant.texts().items():
+            # Beside the module itself, so that all are checked at once.
+            beside = Path("src", path).with_name(f"{path.stem}_mutant_{number}.py")
+            (tmp_path / beside).write_text(text)
+            changed.append(str(beside))
+    settings = SOURCE.parent / "pyproject.toml"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", str(settings), *changed],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": "src"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
