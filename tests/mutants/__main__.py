@@ -7,8 +7,10 @@ belongs to, once for each seed, the seeds side by side. It is noticed where the 
 promise was broken, or a control weak; a pipeline that only fails does not count. The product as it
 is runs under the same cells and seeds, and must keep its promise. Names may be parts of names.
 
-What was measured is kept in the JSON: without names, a later run measures only what is missing, or
-was measured on another state of the sources. Exit code 1: a mutant was not noticed with each seed.
+What was measured is kept in the JSON, also of a run that ended early: without names, a later run
+measures only what is missing, or was measured on another state of the sources or of the mutant. One
+that does not apply any more, or does not come to its end, is told of, and the others go on. Exit
+code 1: a mutant was not noticed with each seed.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import argparse
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,8 +27,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mutants.catalog import MUTANTS
-from mutants.measure import NotMeasured, measure, tree
-from mutants.mutant import Cell, Mutant
+from mutants.cell import draw
+from mutants.measure import measure, tree
+from mutants.mutant import Cell, DoesNotApply, Mutant
 from mutants.results import AS_IS, Results, Row
 
 _told = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -40,15 +44,16 @@ def main() -> None:
             print(f"{mutant.name}  [{'; '.join(map(str, mutant.cells))}]")
         return
     seeds = tuple(range(1, asked.seeds + 1))
-    state, results = tree(), Results.read(asked.json)
+    results = Results.read(asked.json)
     if not asked.table:
         try:
-            _measure(chosen, seeds, state, results, again=bool(asked.names))
+            _measure_as_is(chosen, seeds, results)
+            _measure(chosen, seeds, results, again=bool(asked.names))
         except KeyboardInterrupt:
             _told.print("Stopped. What was measured before is kept.")
             sys.exit(130)
     rows = [
-        Row(mutant, cell, results.of(mutant.name, cell, seeds, state))
+        Row(mutant, cell, results.of(mutant.name, cell, seeds, _state(mutant)))
         for mutant in chosen
         for cell in mutant.cells
     ]
@@ -56,7 +61,7 @@ def main() -> None:
     spoilt = [
         (cell, each)
         for cell in _cells(chosen)
-        for each in results.of(AS_IS, cell, seeds, state)
+        for each in results.of(AS_IS, cell, seeds, tree(None))
         if not each.is_kept
     ]
     for cell, each in spoilt:
@@ -65,38 +70,62 @@ def main() -> None:
         sys.exit(1)
 
 
+def _measure_as_is(chosen: Sequence[Mutant], seeds: Sequence[int], results: Results) -> None:
+    """Pipeline by pipeline: what is measured of one is not lost with another."""
+    missing = [c for c in _cells(chosen) if not results.has(AS_IS, c, _due(c, seeds), tree(None))]
+    for pipeline in dict.fromkeys(cell.pipeline for cell in missing):
+        cells = [cell for cell in missing if cell.pipeline == pipeline]
+        _told.print(f"as it is: {pipeline}, {len(cells)} cells with {len(seeds)} seeds …")
+        measured = measure(None, cells, seeds)
+        results.put(measured.results)
+        if measured.why_early is not None:
+            _told.print(f"{pipeline}: it ended early:\n{measured.why_early}", markup=False)
+
+
 def _measure(
-    chosen: Sequence[Mutant],
-    seeds: Sequence[int],
-    state: str,
-    results: Results,
-    *,
-    again: bool,
+    chosen: Sequence[Mutant], seeds: Sequence[int], results: Results, *, again: bool
 ) -> None:
     """Whatever is missing; mutants that were named, in any case."""
-    if cells := [c for c in _cells(chosen) if not results.has(AS_IS, c, seeds, state)]:
-        _told.print(f"as it is: {len(cells)} cells with {len(seeds)} seeds …")
-        results.put(measure(None, cells, seeds, state))
     for number, mutant in enumerate(chosen, 1):
-        if not again and all(results.has(mutant.name, c, seeds, state) for c in mutant.cells):
-            continue
-        began_s = time.monotonic()
+        what = f"[{number}/{len(chosen)}] {mutant.name}"
         try:
-            found = measure(mutant, mutant.cells, seeds, state)
-        except NotMeasured as error:
-            _told.print(f"[{number}/{len(chosen)}] {mutant.name}: {error}", markup=False)
+            if not again and all(
+                results.has(mutant.name, cell, _due(cell, seeds), tree(mutant))
+                for cell in mutant.cells
+            ):
+                continue
+            began_s = time.monotonic()
+            measured = measure(mutant, mutant.cells, seeds)
+        except DoesNotApply as error:
+            _told.print(f"{what}: it does not apply: {error}", markup=False)
             continue
+        found = measured.results
         results.put(found)
+        if measured.why_early is not None:
+            _told.print(f"{what}: it ended early:\n{measured.why_early}", markup=False)
         noticed = {each.seed for each in found if each.is_noticed}
         seen = sum(each.is_noticed for each in found)
         failed = sum(each.is_failed for each in found)
         _told.print(
-            f"[{number}/{len(chosen)}] {mutant.name}: noticed with {len(noticed)} of {len(seeds)} "
-            f"seeds, in {seen} of {len(found)} trials"
+            f"{what}: noticed with {len(noticed)} of {len(seeds)} seeds, in {seen} of {len(found)} "
+            "trials"
             + (f", {failed} failed" if failed else "")
             + f" ({time.monotonic() - began_s:.0f} s)",
             markup=False,
         )
+
+
+def _due(cell: Cell, seeds: Sequence[int]) -> Counter[int]:
+    """How many trials each seed has of a cell."""
+    return Counter(each.seed for each in draw([cell], seeds))
+
+
+def _state(mutant: Mutant) -> str:
+    """None that was ever measured, for one that does not apply."""
+    try:
+        return tree(mutant)
+    except DoesNotApply:
+        return ""
 
 
 def _cells(chosen: Sequence[Mutant]) -> list[Cell]:

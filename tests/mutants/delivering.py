@@ -69,9 +69,10 @@ DELIVERING = (
         changes=(
             Change(
                 _POSTGRES,
-                "if self._connection.execute(move.insert()).rowcount != expected:",
-                "if self._connection.execute(move.insert()).rowcount > expected:",
+                "if self._connection.execute(move.write()).rowcount != expected:",
+                "if self._connection.execute(move.write()).rowcount > expected:",
             ),
+            Change(_POSTGRES, "        if found != expected:\n", "        if found > expected:\n"),
         ),
     ),
     Mutant(
@@ -80,9 +81,10 @@ DELIVERING = (
         cells=(Cell("into PostgreSQL", "exactly_once", "database"),),
         changes=(
             Change(
-                _POSTGRES,
-                '_WAIT if waits else "SET LOCAL synchronous_commit = off"',
-                '"SET LOCAL synchronous_commit = off"',
+                "deliver/postgres/connection.py",
+                "    True: \"CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' \"\n"
+                "    \"ELSE current_setting('synchronous_commit') END\",\n",
+                "    True: \"'off'\",\n",
             ),
         ),
     ),

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mutants.cell import Task
@@ -27,14 +28,17 @@ _STOPPED_WITHIN_S = 60.0
 _LAST_CHARS = 4000
 
 
-class NotMeasured(Exception):
-    """The process that was to run the trials came to an end without all of them."""
+@dataclass(frozen=True, slots=True)
+class Measured:
+    results: list[Result]
+    """Of each trial that came to its end."""
+    why_early: str | None
+    """What the process said last, if it ended before the last of them."""
 
 
-def measure(
-    mutant: Mutant | None, cells: Sequence[Cell], seeds: Sequence[int], tree: str
-) -> list[Result]:
+def measure(mutant: Mutant | None, cells: Sequence[Cell], seeds: Sequence[int]) -> Measured:
     """The mutant's trials, or with None those of the product as it is."""
+    state = tree(mutant)
     with tempfile.TemporaryDirectory(
         prefix="sparkonce-mutant-", ignore_cleanup_errors=True
     ) as folder:
@@ -51,13 +55,16 @@ def measure(
             "TMPDIR": str(scratch),
         }
         said = _run([sys.executable, "-m", "mutants.cell", task.to_text()], environment, scratch)
-        name = mutant.name if mutant else AS_IS
-        lines = [json.loads(line) for line in results.read_text().splitlines()]
-    if said is not None:
-        raise NotMeasured(f"the trials of {name or 'the product'!r} ended early:\n{said}")
-    return [
-        Result(mutant=name, tree=tree, **line | {"cell": Cell(**line["cell"])}) for line in lines
+        lines = [
+            json.loads(line)
+            for line in results.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]  # the last one may be half written
+    name = mutant.name if mutant else AS_IS
+    found = [
+        Result(mutant=name, tree=state, **line | {"cell": Cell(**line["cell"])}) for line in lines
     ]
+    return Measured(found, said)
 
 
 def _run(command: Sequence[str], environment: dict[str, str], folder: Path) -> str | None:
@@ -95,9 +102,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def tree() -> str:
-    """Names the product and the verifier as they are now."""
+def tree(mutant: Mutant | None) -> str:
+    """Names the product with that change, or as it is, and the verifier, as they are now."""
+    changed = mutant.texts() if mutant else {}
     digest = hashlib.sha256()
     for path in sorted(SOURCE.rglob("*.py")):
-        digest.update(f"{path.relative_to(SOURCE)}\0".encode() + path.read_bytes())
+        name = path.relative_to(SOURCE)
+        text = changed[name].encode() if name in changed else path.read_bytes()
+        digest.update(f"{name}\0".encode() + text)
     return digest.hexdigest()[:12]

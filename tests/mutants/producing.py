@@ -13,7 +13,7 @@ _VERSION_1 = Cell("producer, version 1, unverified", "exactly_once", "network")
 
 _SENDER, _LANE = "produce/sender.py", "produce/lane.py"
 _COORDINATOR, _TRANSACTIONAL = "produce/coordinator.py", "produce/transactional.py"
-_AGAIN = "self._identity = self._coordinator.init(self._identity)\n"
+_OWNERSHIP = "produce/ownership.py"
 _COMMIT = "self._next(self._coordinator.end(self._known(), commit=True))"
 _REACTION = "react = Reaction.FIND_LEADER if code < 0 else reaction(code)"
 
@@ -24,7 +24,8 @@ PRODUCING = (
         sabotages="The commit waits until records are sent, not until they are acknowledged",
         cells=(_NETWORK,),
         changes=(
-            Change(_SENDER, "lambda: not self._open_batches or", "lambda: not self._inbox or"),
+            Change(_SENDER, "awaited.isdisjoint(self._open),", "not self._inbox,"),
+            Change(_SENDER, "return not self._open\n", "return not self._inbox\n"),
         ),
     ),
     # -- answers ----------------------------------------------------------------------------------
@@ -64,11 +65,10 @@ PRODUCING = (
         changes=(
             Change(
                 _SENDER,
-                "        self._end(batch, failure, _NO_OFFSET)\n"
-                "        if self._failure is None:\n"
-                "            self._failure = failure\n"
-                "        self._drop_all(failure)\n",
-                "        self._end(batch, None, _NO_OFFSET)\n",
+                "            return self._end(batch, DeliveryFailed(why, code), _NO_OFFSET)\n",
+                "            return self._end(batch, DeliveryFailed(why, code), _NO_OFFSET)\n"
+                "        if lane.transactional:\n"
+                "            return self._end(batch, None, _NO_OFFSET)\n",
             ),
         ),
     ),
@@ -117,9 +117,9 @@ PRODUCING = (
                 "                try:\n"
                 f"                    {_COMMIT}\n"
                 "                except OutcomeUnknown as unknown:\n"
-                "                    self._identity = self._coordinator.init(None)\n"
-                "                    self._written = self._shared = False\n"
-                "                    raise TransactionTimedOut(str(unknown), -1, 0) from unknown\n",
+                "                    self._identity = self._coordinator.init()\n"
+                "                    self._sent = self._is_known_open = self._shared = False\n"
+                "                    raise TransactionTimedOut(str(unknown)) from unknown\n",
             ),
         ),
     ),
@@ -160,7 +160,7 @@ PRODUCING = (
                 "                try:\n"
                 f"                    {_COMMIT}\n"
                 "                except EpochRefused:\n"
-                "                    self._identity = self._coordinator.init(None)\n",
+                "                    self._identity = self._coordinator.init()\n",
             ),
         ),
     ),
@@ -172,11 +172,15 @@ PRODUCING = (
         cells=(Cell("stateless", "exactly_once", "zombie"),),
         changes=(
             Change(
-                _COORDINATOR,
-                "if raised_once and told.transaction_state in _CAUSED_BY_TIMEOUT:",
-                "if same_producer:",
+                _OWNERSHIP,
+                "    if told.state not in _ABORTED:\n        return Standing.SUCCEEDED\n",
+                "    if told.state not in _ABORTED:\n        return Standing.ABORTED\n",
             ),
-            Change(_TRANSACTIONAL, _AGAIN, _AGAIN.replace("self._identity)", "None)")),
+            Change(
+                _OWNERSHIP,
+                "(KAFKA-19367)\n    return Standing.SUCCEEDED\n",
+                "(KAFKA-19367)\n    return Standing.ABORTED\n",
+            ),
         ),
     ),
     Mutant(
@@ -187,9 +191,8 @@ PRODUCING = (
         changes=(
             Change(
                 _TRANSACTIONAL,
-                "            if self._is_open():\n                self._abort()\n"
-                "            elif self._shared:\n",
-                "            if False:\n                self._abort()\n            elif False:\n",
+                "            if self._sent or self._shared:\n                self._next(",
+                "            if False:\n                self._next(",
             ),
         ),
     ),
@@ -211,11 +214,8 @@ PRODUCING = (
         "one it had, and so takes over from its successor",
         cells=(_VERSION_1,),
         changes=(
-            Change(
-                _TRANSACTIONAL,
-                _AGAIN,
-                _AGAIN.replace("self._identity)", "None)"),
-            ),
+            Change(_COORDINATOR, "self._init_request(former)", "self._init_request(None)"),
+            Change(_OWNERSHIP, "            if looks:\n", "            if False:\n"),
         ),
     ),
     Mutant(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ class Result:
 
     mutant: str
     tree: str
-    """Which state of the product and its verifier it was measured on."""
+    """Which state of the product, with its change, and its verifier it was measured on."""
     cell: Cell
     seed: int
     verdict: str
@@ -70,8 +71,9 @@ class Results:
             if (each.mutant, each.cell, each.tree) == (mutant, cell, tree) and each.seed in seeds
         ]
 
-    def has(self, mutant: str, cell: Cell, seeds: Sequence[int], tree: str) -> bool:
-        return {each.seed for each in self.of(mutant, cell, seeds, tree)} == set(seeds)
+    def has(self, mutant: str, cell: Cell, trials: Mapping[int, int], tree: str) -> bool:
+        """By seed, how many trials there should be: a run that ended early left some out."""
+        return Counter(e.seed for e in self.of(mutant, cell, [*trials], tree)) == trials
 
     def put(self, results: Sequence[Result]) -> None:
         """In place of what was measured of the same before, on whatever tree."""

@@ -36,13 +36,24 @@ STREAMING = (
     ),
     Mutant(
         name="tasks in turns do not wait",
-        sabotages="A task that writes in turns ends when all is sent, not when it is acknowledged",
+        sabotages="A task gives its turn back, and ends, when all is sent, not when it is "
+        "acknowledged",
         cells=(_NETWORK,),
         changes=(
             Change(
                 _TURNS,
-                "bool(self._error) or not self._held_bytes)",
-                "bool(self._error) or not self._waiting)",
+                "        self._producer.produce_turn(batches, sequence, outcome)\n",
+                "        self._producer.produce_turn(batches, sequence, lambda *_: None)\n"
+                "        self._give_back(partition, following)\n"
+                "        with self._changed:\n"
+                "            self._held_bytes -= sum(batch.size_bytes for batch in batches)\n"
+                "            self._changed.notify_all()\n",
+            ),
+            Change(
+                _TASK,
+                "            self._turns.finish()\n        self._producer.flush()\n",
+                "            self._turns.finish()\n"
+                "        else:\n            self._producer.flush()\n",
             ),
         ),
     ),
@@ -53,8 +64,8 @@ STREAMING = (
         changes=(
             Change(
                 _TURNS,
-                "queue.sequence, queue.is_held = sequence, False",
-                "queue.sequence, queue.is_held = 0, False",
+                "queue.sequence, queue.holder = sequence, None",
+                "queue.sequence, queue.holder = 0, None",
             ),
         ),
     ),
@@ -63,8 +74,8 @@ STREAMING = (
         sabotages="A task that Spark runs again writes into the same transaction",
         cells=(_WORKER,),
         changes=(
-            Change(_DESK, "            if task in self._taken:\n", "            if False:\n"),
-            Change(_DESK, "                    self._queues.doom(trouble)\n", ""),
+            Change(_DESK, "        if task in self._taken:\n", "        if False:\n"),
+            Change(_DESK, "            claim.queues.doom(trouble)\n", "            pass\n"),
         ),
     ),
     Mutant(
@@ -127,10 +138,10 @@ STREAMING = (
         changes=(
             Change(
                 _KAFKA,
-                "        for group, offsets in groups.items():\n"
-                "            self._producer.send_offsets_to_transaction(offsets, group)\n"
-                '        self._tell("offsets")\n',
-                '        self._for_later = groups\n        self._tell("offsets")\n',
+                "            for group, offsets in groups.items():\n"
+                "                self._producer.send_offsets_to_transaction(offsets, group)\n"
+                "        except OwnershipUncertain",
+                "            self._for_later = groups\n        except OwnershipUncertain",
             ),
             Change(
                 _KAFKA,
@@ -150,8 +161,8 @@ STREAMING = (
         changes=(
             Change(
                 _KAFKA,
-                "        self._producer.init_transactions()\n        return self.holder()\n",
-                "        self._producer.init_transactions()\n        return None\n",
+                "        return entry or self._former_entry()\n",
+                "        return None\n",
             ),
             Change(_RECOVERY, _GO_ON, "        return GoOn()\n"),
         ),
@@ -187,9 +198,9 @@ STREAMING = (
         changes=(
             Change(
                 _RECOVERY,
-                "if undecided and entry.batch == checkpoint.planned and not entry.came_first:\n"
+                "if committed < entry.batch and not entry.came_first:\n"
                 "        return FinishCommit(entry.batch)",
-                "if undecided and not entry.came_first:\n"
+                "if committed < checkpoint.planned and not entry.came_first:\n"
                 "        return FinishCommit(checkpoint.planned)",
             ),
         ),

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from mutants.__main__ import _measure
 from mutants.catalog import MUTANTS
 from mutants.cell import draw
+from mutants.measure import measure, tree
 from mutants.mutant import Cell, Change, DoesNotApply, Mutant, copy_source
 from mutants.results import AS_IS, Result, Results, Row
 
 SOURCE = Path(__file__).parents[2] / "src"
+OWN = ("mutant", "tree")
+"""What a process that measures is not told, and so does not tell."""
 CELLS = sorted({cell for each in MUTANTS.values() for cell in each.cells}, key=str)
 
 
@@ -22,6 +32,28 @@ def test_it_applies_and_says_something_else(mutant: Mutant) -> None:
         before = ast.dump(ast.parse((SOURCE / path).read_text()))
         assert ast.dump(ast.parse(text, str(path))) != before
         compile(text, str(path), "exec")
+
+
+def test_none_is_a_mere_mistake(tmp_path: Path) -> None:
+    """A call that is not there, or has an argument too many, breaks no rule: it only raises."""
+    shutil.copytree(SOURCE, tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    changed: list[str] = []
+    for number, mutant in enumerate(MUTANTS.values()):
+        for path, text in mutant.texts().items():
+            # Beside the module itself, so that all are checked at once.
+            beside = Path("src", path).with_name(f"{path.stem}_mutant_{number}.py")
+            (tmp_path / beside).write_text(text)
+            changed.append(str(beside))
+    settings = SOURCE.parent / "pyproject.toml"
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", str(settings), *changed],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": "src"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -55,6 +87,48 @@ def test_a_copy_differs_from_the_product_in_what_is_sabotaged_alone(tmp_path: Pa
     assert files == {path.relative_to(copied) for path in copied.rglob("*.py")}
     others = {each for each in files if (copied / each).read_text() != (SOURCE / each).read_text()}
     assert others == set(mutant.texts())
+
+
+def test_a_mutant_that_is_changed_is_measured_again() -> None:
+    mutant, other = list(MUTANTS.values())[:2]
+    states = {tree(None), tree(mutant), tree(other)}
+    assert len(states) == 3
+    again = replace(mutant, changes=mutant.changes[:1])
+    assert tree(mutant) in states and tree(again) not in states
+
+
+def gone(name: str) -> Mutant:
+    change = Change("errors.py", "no such text", "")
+    return Mutant(name=name, sabotages="", cells=(CELLS[0],), changes=(change,))
+
+
+def test_one_that_does_not_apply_does_not_end_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _measure([gone("first"), gone("second")], [1], Results.read(tmp_path / "kept"), again=True)
+    said = capsys.readouterr().err
+    assert "first: it does not apply" in said and "second: it does not apply" in said
+
+
+def test_what_a_process_had_measured_is_kept_where_it_ended_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one that is over before its first line is whole, too."""
+    line = json.dumps({k: v for k, v in asdict(result("kept", 1)).items() if k not in OWN})
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys\n"
+        f"told = json.loads(sys.argv[-1])\n"
+        f"open(told['results'], 'w').write({line!r} + '\\n{{\"half')\n"
+        "print('no brokers')\n"
+        "sys.exit(3)\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    measured = measure(None, [CELLS[0]], [1])
+    assert [each.verdict for each in measured.results] == ["kept"]
+    assert measured.why_early == "no brokers\n"
 
 
 def result(verdict: str, seed: int, mutant: str = "m", tree: str = "now") -> Result:
@@ -94,8 +168,9 @@ def test_results_are_kept_and_measured_anew_where_the_sources_were_changed(tmp_p
     path = tmp_path / "mutants.json"
     Results.read(path).put([result("kept", seed, AS_IS) for seed in (1, 2)])
     again = Results.read(path)
-    assert again.has(AS_IS, CELLS[0], (1, 2), "now")
-    assert not again.has(AS_IS, CELLS[0], (1, 2, 3), "now")
-    assert not again.has(AS_IS, CELLS[0], (1, 2), "later")
+    assert again.has(AS_IS, CELLS[0], {1: 1, 2: 1}, "now")
+    assert not again.has(AS_IS, CELLS[0], {1: 1, 2: 1, 3: 1}, "now")
+    assert not again.has(AS_IS, CELLS[0], {1: 1, 2: 2}, "now"), "it ended before the second"
+    assert not again.has(AS_IS, CELLS[0], {1: 1, 2: 1}, "later")
     again.put([result("broken", 1, AS_IS, "later")])
     assert [each.verdict for each in Results.read(path).all] == ["kept", "broken"]
