@@ -24,6 +24,10 @@ MALFORMED = {
     "words that set": "host=h password=x canary=1",
     "unterminated": "host=h password='canary",
     "port in words": "host=h port=canary",
+    "a path in words": "host=h password=canary sslrootcert=file:///etc/ca.pem nosuch=1",
+    "a url in words": "password=canary dbname=postgresql://h/db port=x",
+    "a scheme in the password": "password=canary://cd port=x",
+    "no scheme, and a port": "u:canary@h://db",
 }
 
 
@@ -44,6 +48,7 @@ def test_a_malformed_url_is_told_without_repeating_it(url: str) -> None:
         "postgres://h:5432/db?user=u&password=p%40%2Fs%25",
         "jdbc:postgresql://h:5432/db?user=u&password=p%40%2Fs%25",
         "host=h port=5432 dbname=db user=u password='p@/s%'",
+        "sslrootcert=file:///ca.pem host=h port=5432 dbname=db user=u password='p@/s%'",
     ],
 )
 def test_urls_that_are_understood(url: str) -> None:

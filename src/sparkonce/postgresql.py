@@ -31,6 +31,7 @@ _HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf e
 _LOOKS_LIKE: Final = "url looks like postgresql://user:password@host:5432/database"
 _OPTIONS: Final = "give them by the options user and password"
 _SCHEMES: Final = ("postgresql://", "postgres://")
+_SCHEME: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*")
 _STRAY_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _PORTS: Final = re.compile(r"[0-9]*(,[0-9]*)*")
 _SECRETS: Final = ("password", "sslpassword")
@@ -77,10 +78,10 @@ def conninfo(url: str, user: str | None, password: str | None) -> dict[str, Any]
 def _misread(url: str) -> str | None:
     """Why libpq would fail, or take a piece of the password for something else."""
     scheme, separator, rest = url.partition("://")
-    if separator and f"{scheme}://" not in _SCHEMES:
+    if not separator or not _SCHEME.fullmatch(scheme):
+        return None  # host=… user=…, where :// may stand in a password or a path
+    if f"{scheme}://" not in _SCHEMES:
         return f"it begins with {scheme!r}, which is no PostgreSQL. {_LOOKS_LIKE}"
-    if not separator:
-        return None  # host=… user=…
     place, _, query = rest.partition("?")
     authority, _, database = place.partition("/")
     if "@" in database or authority.count("@") > 1:

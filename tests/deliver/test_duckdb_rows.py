@@ -78,7 +78,7 @@ def test_many_bad_rows_of_all_kinds(
 ) -> None:
     """Found by what the catalogue asks, or by trying: the same ones."""
     if not judged:
-        monkeypatch.setattr(bad_rows, "_judge", lambda connection, judgements: 0)
+        monkeypatch.setattr(bad_rows, "_judge", lambda *given, **named: 0)
     file.execute(
         "CREATE TABLE target (id smallint PRIMARY KEY, name varchar NOT NULL CHECK (name <> 'x'))"
     )
@@ -121,7 +121,7 @@ def test_what_bad_rows_cost_does_not_grow_with_the_batch(
     assert file.write(file.store(dead="dead"), rows) == Loaded(count - bad, bad)
     assert len(tried) == 1  # the catalogue told
     tried.clear()
-    monkeypatch.setattr(bad_rows, "_judge", lambda connection, judgements: 0)
+    monkeypatch.setattr(bad_rows, "_judge", lambda *given, **named: 0)
     assert file.write(file.store(dead="dead"), rows, attempt=2) == Loaded(count - bad, bad)
     assert len(tried) < 10 + bad * 2 * (count // bad).bit_length()
 
@@ -164,6 +164,39 @@ def test_what_is_unique_beside_the_keys(file: Warehouse) -> None:
     rows = changes((4, "a", 1, False), (5, "new", 1, False), (6, "new", 1, False))
     assert file.write(file.store(CHANGES, **UPSERTS), rows) == Loaded(1, 2)
     assert [id_ for id_, _ in file.rows()] == [1, 2, 3, 5]
+
+
+UNIQUES = [
+    pytest.param([(1, "y"), (3, "y"), (4, "z")], [3, 4], id="to one that the table refuses"),
+    pytest.param([(5, "y"), (5, "z"), (6, "z")], [5, 6], id="to a second one"),
+    pytest.param([(5, "y"), (6, "y"), (6, "z"), (7, "z")], [5, 6], id="to a third one"),
+    pytest.param([(5, "x"), (5, "y"), (6, "z")], [5, 6], id="to one that is found by trying"),
+]
+
+
+@pytest.mark.parametrize(("batch", "good"), UNIQUES)
+def test_who_is_second_to_a_bad_row_is_not_bad(
+    file: Warehouse, batch: list[tuple[int, str]], good: list[int]
+) -> None:
+    """As if they were written one after the other."""
+    check = "CHECK (name <> 'x' OR more IS NOT NULL)"  # of a column that is not written
+    columns = f"name varchar UNIQUE, id bigint PRIMARY KEY, more int, {check}"
+    file.execute(f"CREATE TABLE target ({columns})")
+    file.execute("INSERT INTO target VALUES ('old', 1, 0)")
+    rows = [{"id": id_, "name": name, **ASIDE} for id_, name in batch]
+    loaded = file.write(file.store(dead="dead"), rows)
+    assert [id_ for id_, _ in file.rows()] == [1, *good]
+    assert loaded == Loaded(len(good), len(batch) - len(good))
+
+
+def test_a_row_that_the_batch_deletes_makes_room(file: Warehouse) -> None:
+    """Beside a bad row too."""
+    columns = "id bigint PRIMARY KEY, name varchar UNIQUE CHECK (name <> 'x'), \"at\" bigint"
+    file.execute(f"CREATE TABLE target ({columns})")
+    file.execute("INSERT INTO target VALUES (2, 'a', 0)")
+    rows = changes((1, "a", 1, False), (2, None, 1, True), (3, "x", 1, False))
+    assert file.write(file.store(CHANGES, **UPSERTS), rows) == Loaded(2, 1)
+    assert file.rows() == [(1, "a")]
 
 
 def test_keys_are_compared_as_the_table_compares_them(file: Warehouse) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deliver.delta_folder import DeltaFolder
-from sparkonce.deliver import duckdb
+from sparkonce.deliver import duckdb, postgres
 from sparkonce.deliver.conformance import ENTRY, SCHEMA, SOURCES
 from sparkonce.deliver.sink import TableSink
 from sparkonce.deliver.target import TableTarget
@@ -23,13 +23,19 @@ NEW, FIRST_BATCH = Checkpoint(None, None, None), Checkpoint(ENTRY.query, 0, None
 FIRST = replace(ENTRY, batch=-1, number=0)
 
 
-@pytest.fixture(params=["duckdb", "delta"])
+@pytest.fixture(params=["duckdb", "postgres", "delta"])
 def open_sink(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     def target(**options: str) -> TableTarget:
         if request.param == "delta":
             return DeltaFolder(tmp_path).target(**options)
-        given = {"path": str(tmp_path / "w.duckdb"), "dbtable": "target", "createTable": "true"}
-        return duckdb.target(given | {"pipeline": "payments"} | options, None)
+        given = {"dbtable": "target", "createTable": "true", "pipeline": "payments"}
+        if request.param == "postgres":
+            # The ledger's schema is the table's, which the search path may say.
+            url, schema = (request.getfixturevalue(f"postgres{each}") for each in ("", "_schema"))
+            given["url"] = f"{url.url}?options=-csearch_path%3D{schema}"
+            return postgres.target(given | options, None)
+        given["path"] = str(tmp_path / "w.duckdb")
+        return duckdb.target(given | options, None)
 
     def open_sink(**options: str) -> TableSink:
         made = target(**options)

@@ -219,6 +219,17 @@ def test_a_table_in_a_later_schema_of_the_search_path(schema: Schema, user: dict
     store.close()
 
 
+def test_a_name_in_the_url_gives_way_to_ours(schema: Schema) -> None:
+    """By which a former driver's connections are told."""
+    schema.execute(TABLE)
+    url = f"{schema.url}?application_name=payments"
+    store, epoch = schema.open(url=url)
+    assert write(store, epoch, [ROW]).records == 1
+    names = schema.rows("application_name", "pg_stat_activity WHERE datname = 'postgres'")
+    assert ("payments",) not in names
+    store.close()
+
+
 # -- columns that came between two runs -----------------------------------------------------------
 
 MORE = StructType([ID, NAME, StructField("more", LongType())])

@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 import sparkonce
 from deliver.tables import DuckDBTable
 from sparkonce.deliver import duckdb, register
+from sparkonce.deliver.conformance import ENTRY, SCHEMA, SOURCES
+from sparkonce.deliver.sink import TableSink
 from sparkonce.deliver.store import Store, StoreError, Transaction
 from sparkonce.deliver.target import TableTarget
 from sparkonce.errors import OutcomeUnknown
@@ -87,3 +89,27 @@ def test_where_the_ledger_can_not_be_asked_nothing_is_tried_again(
     with pytest.raises(OutcomeUnknown, match="nobody there"):
         write(spark, table, happened=happened, answers=False)
     assert len(table.rows()) == (10 if happened else 0)
+
+
+@pytest.mark.parametrize("happened", [True, False])
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_signature(tmp_path: Path, happened: bool, answers: bool) -> None:
+    """Before the first batch, of a driver that goes on from an entry with sources."""
+    table = DuckDBTable(tmp_path / "w.duckdb")
+    made = duckdb.target({"pipeline": "p", **table.options()}, None)
+    columns = made._columns(SCHEMA)
+    store = Unanswered(made.open_store(made.settings, columns), happened=happened, answers=answers)
+    sink = TableSink(made.settings, columns, store, None, None)
+    sink.take_over()
+    signed = replace(ENTRY, sources=("t",))
+    if happened and answers:
+        sink.sign(signed, SOURCES)
+    else:
+        expected, told = (StoreError, "not happen") if answers else (OutcomeUnknown, "nobody there")
+        with pytest.raises(expected, match=told):
+            sink.sign(signed, SOURCES)
+    sink.close()
+    opened = made.open_store(made.settings, columns)
+    held = opened.holder()
+    assert (held.entry, held.sources) == ((ENTRY, SOURCES) if happened else (None, None))
+    opened.close()

@@ -72,6 +72,9 @@ class TableSink:
         try:
             transaction.note(entry, list(sources or []))
             transaction.commit()
+        except OutcomeUnknown as unknown:
+            transaction.rollback()
+            self._settle(entry, unknown)
         except BaseException:
             transaction.rollback()
             raise
@@ -210,7 +213,7 @@ class TableSink:
         except StoreError as error:
             # Whether it was written is not known: the next start asks again.
             raise OutcomeUnknown(f"{unknown}, and the ledger can't be asked: {error}") from error
-        if held.entry == entry:
+        if held.entry == replace(entry, sources=None):  # which stand beside it
             _log.info("%s: the answer to a commit was lost, the ledger has it", entry)
             return
         if held.epoch != self._held.epoch:

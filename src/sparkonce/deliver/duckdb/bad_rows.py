@@ -18,7 +18,7 @@ from typing import Final
 import duckdb
 
 from sparkonce.deliver.columns import DELETED, SEQUENCE
-from sparkonce.deliver.duckdb.facts import REFUSALS, TableFacts
+from sparkonce.deliver.duckdb.facts import REFUSALS, Constraint, TableFacts
 from sparkonce.deliver.duckdb.file import Opened
 from sparkonce.deliver.duckdb.statements import statements
 from sparkonce.deliver.sql import Move, listed, literal, quoted
@@ -29,6 +29,8 @@ _CHOSEN: Final = "temp.main.sparkonce_chosen"
 # Names that no column of the user's may have.
 _ID: Final = "_sparkonce_id"
 _REASON: Final = "_sparkonce_reason"
+_SECOND: Final = "_sparkonce_second"
+"""Bad beside another row of the batch, and only for as long as that one is good."""
 _RANK: Final = "_sparkonce_rank"
 _FIRST: Final = "_sparkonce_first"
 _FIRST_RANK: Final = "_sparkonce_first_rank"
@@ -43,7 +45,8 @@ def set_aside(connection: Opened, move: Move, facts: TableFacts) -> Move:
         f"SELECT row_number() OVER () AS {_ID}, * FROM {move.good} AS g"
     )
     connection.execute(
-        f"CREATE OR REPLACE TEMP TABLE sparkonce_bad ({_ID} bigint, {_REASON} varchar)"
+        f"CREATE OR REPLACE TEMP TABLE sparkonce_bad "
+        f"({_ID} bigint, {_REASON} varchar, {_SECOND} boolean)"
     )
     good = replace(move, ready=_CHOSEN)
     _judge(connection, _alone(move, facts))
@@ -52,24 +55,28 @@ def set_aside(connection: Opened, move: Move, facts: TableFacts) -> Move:
             f"CREATE OR REPLACE TEMP TABLE sparkonce_chosen AS SELECT *, row_number() OVER "
             f"(ORDER BY {_ID}) AS {_NUMBER} FROM ({_ranked(move, facts)}) WHERE {_ID} = {_FIRST}"
         )
-        if _judge(connection, _beside_others(move, facts)):
+        # Each time, others are chosen before more is said: who is second to a bad row is not bad.
+        if _judge(connection, _beside_the_table(move, facts)):
+            continue
+        if _judge(connection, _among_themselves(move, facts), are_second=True):
             continue
         if _reason(connection, good) is None:
             return good
         tried = list(_tried(connection, move)) or [_behind_others(connection, move)]
+        connection.execute(f"DELETE FROM {_BAD} WHERE {_SECOND}")  # to one of these, perhaps
         for number, reason in tried:
             connection.execute(
-                f"INSERT INTO {_BAD} SELECT {_ID}, ? FROM {_CHOSEN} WHERE {_NUMBER} = ?",
+                f"INSERT INTO {_BAD} SELECT {_ID}, ?, false FROM {_CHOSEN} WHERE {_NUMBER} = ?",
                 [reason, number],
             )
 
 
-def _judge(connection: Opened, judgements: Iterator[str]) -> int:
+def _judge(connection: Opened, judgements: Iterator[str], *, are_second: bool = False) -> int:
     """How many are bad; one that can't be asked for so is found by trying."""
     found = 0
     for judgement in judgements:
         with suppress(duckdb.Error):
-            told = f"SELECT * FROM ({judgement}) WHERE {_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
+            told = f"SELECT *, {are_second} FROM ({judgement}) WHERE {_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
             counted = connection.execute(f"INSERT INTO {_BAD} {told}").fetchone()
             found += counted[0] if counted else 0
     return found
@@ -136,30 +143,54 @@ def _alone(move: Move, facts: TableFacts) -> Iterator[str]:
         )
 
 
-def _beside_others(move: Move, facts: TableFacts) -> Iterator[str]:
-    """Of those that were chosen, the second of what must be unique, in the batch or to the table.
-    (A row of the table that the batch itself changes or deletes may make room: that is tried.)"""
+def _beside_the_table(move: Move, facts: TableFacts) -> Iterator[str]:
+    """Of those that were chosen, the ones that have what is unique to a row of the table. (One that
+    the batch itself changes or deletes may make room: that is tried.)"""
     keys = move.columns.keys if move.upserts else ()
-    rows = _as_in_the_table(move, facts, _CHOSEN)
-    for each in facts.uniques:
-        if set(each.columns) == set(keys):
-            continue
-        values = " || ', ' || ".join(f"CAST({quoted(name)} AS varchar)" for name in each.columns)
-        told = f"{literal(f'duplicate key, {listed(each.columns)}: ')} || left({values}, 100)"
+    for each in _uniques(move, facts):
         yield (
-            f"SELECT {_ID}, {told} FROM {rows} WHERE {_is_whole(each.columns)} AND EXISTS "
-            f"(SELECT 1 FROM {facts.name} AS t WHERE {_same(each.columns)}{_stays(keys, rows)})"
+            f"SELECT {_ID}, {_duplicate(each)} FROM {_as_in_the_table(move, facts, _CHOSEN)} "
+            f"WHERE {_is_whole(each.columns)} AND EXISTS "
+            f"(SELECT 1 FROM {facts.name} AS t WHERE {_same(each.columns)}{_stays(keys, facts)})"
         )
+
+
+def _among_themselves(move: Move, facts: TableFacts) -> Iterator[str]:
+    """Of those that were chosen, the ones that have what is unique to one before them, which has
+    nothing that is unique to one before it: who is second to somebody that goes may stay."""
+    uniques = list(_uniques(move, facts))
+    firsts = {f"{_FIRST}_{number}": each for number, each in enumerate(uniques)}
+    found = ", ".join(
+        f"CASE WHEN {_is_whole(each.columns)} THEN min({_ID}) OVER "
+        f"(PARTITION BY {listed(each.columns)}) END AS {first}"
+        for first, each in firsts.items()
+    )
+    ranked = f"(SELECT *, {found} FROM {_as_in_the_table(move, facts, _CHOSEN)})"
+    is_second = " OR ".join(f"{first} < {_ID}" for first in firsts)
+    for first, each in firsts.items():
         yield (
-            f"SELECT {_ID}, {told} FROM {rows} WHERE {_is_whole(each.columns)} "
-            f"QUALIFY row_number() OVER (PARTITION BY {listed(each.columns)} ORDER BY {_ID}) > 1"
+            f"SELECT {_ID}, {_duplicate(each)} FROM {ranked} AS c WHERE {first} < {_ID} "
+            f"AND {first} NOT IN (SELECT {_ID} FROM {ranked} AS o WHERE {is_second})"
         )
+
+
+def _uniques(move: Move, facts: TableFacts) -> Iterator[Constraint]:
+    keys = set(move.columns.keys if move.upserts else ())
+    return (each for each in facts.uniques if set(each.columns) != keys)
+
+
+def _duplicate(unique: Constraint) -> str:
+    values = " || ', ' || ".join(f"CAST({quoted(name)} AS varchar)" for name in unique.columns)
+    return f"{literal(f'duplicate key, {listed(unique.columns)}: ')} || left({values}, 100)"
 
 
 def _as_in_the_table(move: Move, facts: TableFacts, rows: str) -> str:
     kept = f" WHERE NOT {DELETED}" if DELETED in move.columns.beside else ""
-    cast = ", ".join(f"{facts.cast(name, quoted(name))} AS {quoted(name)}" for name in facts.types)
-    return f"(SELECT {_ID}, {cast} FROM {rows}{kept}) AS c"
+    return f"(SELECT {_ID}, {_cast(facts, facts.types)} FROM {rows}{kept}) AS c"
+
+
+def _cast(facts: TableFacts, names: Iterable[str]) -> str:
+    return ", ".join(f"{facts.cast(name, quoted(name))} AS {quoted(name)}" for name in names)
 
 
 def _is_whole(names: Iterable[str]) -> str:
@@ -170,12 +201,11 @@ def _same(names: Iterable[str]) -> str:
     return " AND ".join(f"t.{quoted(name)} = c.{quoted(name)}" for name in names)
 
 
-def _stays(keys: Sequence[str], rows: str) -> str:
+def _stays(keys: Sequence[str], facts: TableFacts) -> str:
     """A row of the table whose key is not in the batch."""
     if not keys:
         return ""
-    # Nothing of the user's is named so, but the alias of the rows is needed twice.
-    others = rows.removesuffix(" AS c") + " AS o"
+    others = f"(SELECT {_cast(facts, keys)} FROM {_CHOSEN}) AS o"
     same = " AND ".join(f"t.{quoted(key)} = o.{quoted(key)}" for key in keys)
     return f" AND NOT EXISTS (SELECT 1 FROM {others} WHERE {same})"
 

@@ -111,7 +111,8 @@ class Driver:
 
     def __init__(self, info: Mapping[str, Any], application_name: str) -> None:
         self._given = info
-        self._info = make_conninfo("", **info, application_name=application_name)
+        # A name in the URL is not for us: who takes over tells our connections by ours.
+        self._info = make_conninfo("", **{**info, "application_name": application_name})
         self._connection: Connection | None = None
 
     def connection(self) -> Connection:

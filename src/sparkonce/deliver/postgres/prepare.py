@@ -31,7 +31,7 @@ def prepare(connection: Connection, layout: Layout, timeout: str) -> Layout:
         )
     asked = "SELECT current_user, current_setting('server_encoding')"
     user, encoding = connection.execute(asked).fetchone() or ("", "")
-    layout = replace(layout, user=user, encoding=encoding, schema=_schema(connection, layout))
+    layout = replace(located(connection, layout), user=user, encoding=encoding)
     _check_staging_schema(connection, layout)
     try:
         with transaction(connection, timeout):
@@ -55,8 +55,12 @@ def prepare(connection: Connection, layout: Layout, timeout: str) -> Layout:
     return layout
 
 
+def located(connection: Connection, layout: Layout) -> Layout:
+    """With the schema that the table is in; that it would be made in, if it is not there."""
+    return replace(layout, schema=_schema(connection, layout))
+
+
 def _schema(connection: Connection, layout: Layout) -> str:
-    """Where the table is; where it would be made, if it is not there."""
     *given, name = sql.table_name(layout.settings.table, str.lower)
     if len(given) > 1:
         raise ConfigError("dbtable is schema.table; which database is said in the option url")

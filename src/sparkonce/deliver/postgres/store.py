@@ -22,7 +22,7 @@ from sparkonce.deliver.postgres.connection import (
     transaction,
 )
 from sparkonce.deliver.postgres.layout import STAGING_SCHEMA, Layout
-from sparkonce.deliver.postgres.prepare import prepare
+from sparkonce.deliver.postgres.prepare import located, prepare
 from sparkonce.deliver.postgres.stage import PostgresStage
 from sparkonce.deliver.postgres.stages import Stages
 from sparkonce.deliver.postgres.transaction import PostgresTransaction
@@ -89,6 +89,8 @@ class PostgresStore:
         """The row is locked for a moment: a commit that is under way ends first."""
         with self._driver_lock, told_as_ours("the ledger can't be read"):
             connection = self._driver.connection()
+            if not self._layout.schema:  # not prepared: a name that is only looked up
+                self._layout = located(connection, self._layout)
             with transaction(connection, self._timeout):
                 found = connection.execute(
                     f"SELECT {row.READ} FROM {self._layout.ledger} WHERE pipeline = %s FOR UPDATE",
