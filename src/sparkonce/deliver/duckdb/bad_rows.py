@@ -76,7 +76,10 @@ def _judge(connection: Opened, judgements: Iterator[str], *, are_second: bool = 
     found = 0
     for judgement in judgements:
         with suppress(duckdb.Error):
-            told = f"SELECT *, {are_second} FROM ({judgement}) WHERE {_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
+            told = (
+                f"SELECT *, {are_second} FROM ({judgement}) "
+                f"WHERE {_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
+            )
             counted = connection.execute(f"INSERT INTO {_BAD} {told}").fetchone()
             found += counted[0] if counted else 0
     return found

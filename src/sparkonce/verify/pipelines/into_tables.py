@@ -34,5 +34,5 @@ def offsets(sources: str | None, job: Job) -> Mapping[int, int]:
     if sources is None:
         return {}
     # None yet in the entry that a new pipeline begins its ledger with.
-    first = next(iter(json.loads(sources)), {})
+    first: Mapping[str, Mapping[str, int]] = next(iter(json.loads(sources)), {})
     return {int(index): offset for index, offset in first.get(job.input_topic, {}).items()}
