@@ -87,12 +87,17 @@ def test_what_a_trigger_keeps_out_of_the_table_was_staged_all_the_same(schema: S
     assert schema.execute("SELECT id FROM target") == [{"id": 2}]
 
 
+UPSERT = {"writeMode": "upsert", "keyColumns": "id"}
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "told"),
     [
         ("id bigint", {}, "no column name"),
         ("id date, name text", {}, "does not take such rows"),
-        ("id bigint, name text", {"writeMode": "upsert", "keyColumns": "id"}, "keyColumns"),
+        ("id bigint, name text", UPSERT, "keyColumns"),
+        ("id bigint PRIMARY KEY DEFERRABLE, name text", UPSERT, "NOT DEFERRABLE"),
+        ("id bigint PRIMARY KEY DEFERRABLE, name text", {}, None),
         ("id bigint, name text, more int NOT NULL", {}, None),
     ],
 )
@@ -237,15 +242,37 @@ def test_keys_are_compared_as_the_table_compares_them(schema: Schema) -> None:
     assert schema.rows() == [(1, "b")]
 
 
-@pytest.mark.parametrize("kind", ["UNIQUE", "UNIQUE NULLS NOT DISTINCT"])
-def test_null_keys_are_what_the_table_says(schema: Schema, kind: str) -> None:
-    schema.execute(f"CREATE TABLE target (id bigint {kind}, name text, at bigint)")
+NULL_KEYS = [
+    pytest.param("UNIQUE (id)", 5, id="distinct"),
+    pytest.param("UNIQUE NULLS NOT DISTINCT (id)", 1, id="not distinct"),
+    pytest.param("UNIQUE NULLS NOT DISTINCT (id) INCLUDE (name)", 1, id="not distinct, include"),
+    pytest.param("UNIQUE (id), UNIQUE NULLS NOT DISTINCT (id, name)", 5, id="more columns"),
+    pytest.param(
+        "UNIQUE (id); CREATE UNIQUE INDEX ON target (id, lower(name)) NULLS NOT DISTINCT",
+        5,
+        id="an expression",
+    ),
+    pytest.param(
+        "UNIQUE (id); CREATE UNIQUE INDEX ON target (id) NULLS NOT DISTINCT WHERE name = 'zz'",
+        5,
+        id="partial",
+    ),
+]
+
+
+@pytest.mark.parametrize(("unique", "kept"), NULL_KEYS)
+def test_null_keys_are_what_the_table_says(schema: Schema, unique: str, kept: int) -> None:
+    """Equal to each other, or to nothing; and a delete finds only what is equal."""
+    constraint, _, index = unique.partition("; ")
+    schema.execute(f"CREATE TABLE target (id bigint, name text, at bigint, {constraint})")
+    if index:
+        schema.execute(index)
     store, epoch = schema.open(CHANGES, **UPSERTS)
-    write(store, epoch, changes((None, "a", 1, False), (None, "b", 2, False)))
-    distinct = kind == "UNIQUE"
-    assert len(schema.rows()) == (2 if distinct else 1)
-    write(store, epoch, changes((None, None, 3, True)))
-    assert len(schema.rows()) == (2 if distinct else 0)
+    news = changes(*((None, str(at), at, False) for at in range(5)))
+    assert write(store, epoch, news) == Loaded(5)
+    assert [name for (name,) in schema.rows("name")] == ["0", "1", "2", "3", "4"][-kept:]
+    write(store, epoch, changes((None, None, 5, True)), 2)
+    assert len(schema.rows()) == (0 if kept == 1 else kept)
     store.close()
 
 
