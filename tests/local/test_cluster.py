@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import uuid
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from kafka.admin import KafkaAdminClient
 
 from sparkonce.errors import LocalError
 from sparkonce.local import LocalKafka
@@ -187,6 +189,17 @@ def test_a_coordinator_is_one_of_the_brokers_and_moves_when_killed(kafka3: Local
     assert first in kafka3.broker_ids
     kafka3.stop_broker(first)
     assert kafka3.coordinator_of("somebody") != first
+
+
+def test_the_controller_is_one_of_the_brokers_and_moves_when_paused(kafka3: LocalKafka) -> None:
+    first = kafka3.controller()
+    with closing(KafkaAdminClient(bootstrap_servers=kafka3.bootstrap_servers)) as admin:
+        (topic,) = admin.describe_metadata_quorum()["topics"]
+    assert topic["partitions"][0]["leader_id"] == first
+    kafka3.pause_broker(first)
+    assert kafka3.controller() != first
+    kafka3.resume_broker(first)
+    kafka3.wait_until_healthy()
 
 
 def test_a_broker_that_does_not_exist_is_named(kafka3: LocalKafka) -> None:

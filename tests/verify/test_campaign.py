@@ -18,7 +18,7 @@ from sparkonce.verify.outcome import Defect, Finding, Outcome, Verdict
 from sparkonce.verify.pipelines import built_in
 from sparkonce.verify.presets import Presets, Wish
 from sparkonce.verify.report.book import Book
-from sparkonce.verify.schedule import Kill, Pause
+from sparkonce.verify.schedule import Broker, Kill, Pause
 from sparkonce.verify.trial import Trial
 from sparkonce.verify.workload import Workload
 
@@ -108,6 +108,13 @@ def test_the_full_preset_begins_with_cells_that_the_book_lacks_and_has_old_clust
     later = list(islice(presets.full(count(1)), 2_000))
     clusters = Counter(each.cluster.name for each in later)
     assert clusters.keys() == {"", VERSION_1.name, UNVERIFIED.name}
+    roles: dict[str, set[str]] = {name: set() for name in clusters}
+    for each in later:
+        roles[each.cluster.name] |= {
+            element.role for element in each.schedule if isinstance(element, Broker)
+        }
+    every = {"leader", "coordinator", "controller"}
+    assert roles == {"": every, VERSION_1.name: every, UNVERIFIED.name: {"leader"}}
     assert 0.1 < 1 - clusters[""] / len(later) < 0.4
     old = [each for each in later if each.cluster is not USUAL]
     assert {each.guarantee for each in old} == {Guarantee.EXACTLY_ONCE}

@@ -97,6 +97,20 @@ def test_no_fault_of_the_network_waits_for_more_than_is_sent() -> None:
             assert len(set(places)) == len(places), "one of two would wait for the next request"
 
 
+def test_what_waits_for_another_transaction_is_not_aimed_at_the_last() -> None:
+    waiting = 0
+    for name in ("producer", "joined producers", "stateless", "batch"):
+        pipeline = PIPELINES[name]
+        for plan in [*plans(name, NETWORK), *turns(name, NETWORK)]:
+            for arm in plan.schedule:
+                fault = arm.fault if isinstance(arm, Arm) else None
+                if fault and fault.api == "EndTxn" and getattr(fault, "until", None) == "Produce":
+                    assert isinstance(arm, Arm)
+                    assert arm.nth < transactions(pipeline, plan.workload), plan
+                    waiting += 1
+    assert waiting > 50
+
+
 def test_large_trials_are_aimed_at_the_middle_and_the_end_of_a_transaction() -> None:
     drawn = [plan for plan in plans("stateless", NETWORK) if plan.workload.batch_size]
     sent = requests(PIPELINES["stateless"], drawn[0].workload)

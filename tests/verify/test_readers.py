@@ -113,7 +113,3 @@ def test_the_watcher_sees_what_comes(kafka: LocalKafka, topic: str) -> None:
 
 def test_an_id_that_the_coordinator_does_not_know(kafka: LocalKafka) -> None:
     assert readers.transaction_state(kafka.bootstrap_servers, "nobody") == ""
-
-
-def test_the_controller_is_one_of_the_brokers(kafka3: LocalKafka) -> None:
-    assert readers.controller(kafka3.bootstrap_servers) in kafka3.broker_ids

@@ -14,7 +14,7 @@ from sparkonce.local import LocalKafka
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.drawing import Plan, draw
 from sparkonce.verify.families import COORDINATOR, LATE, NETWORK, TIMEOUT
-from sparkonce.verify.network import DelayRequest
+from sparkonce.verify.network import DelayRequest, DuplicateRequest
 from sparkonce.verify.outcome import Defect, Outcome, Verdict
 from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.round import Round
@@ -109,6 +109,17 @@ def test_what_is_drawn_comes_to_pass(
     firing = Firing.of(outcomes)
     assert firing.planned > 20
     assert firing.fired >= 0.9 * firing.planned
+
+
+def test_a_copy_that_is_never_delivered_did_not_come_to_pass(
+    kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """It waits for the Produce of another transaction: behind the last one there is none."""
+    late = DuplicateRequest("EndTxn", until="Produce")
+    plans = [Plan((Arm(point="open", nth=nth, fault=late),), Workload()) for nth in (1, 2)]
+    outcomes = run(kafka, tmp_path, RELAY, *plans)
+    assert [each.verdict for each in outcomes] == [Verdict.KEPT] * 2
+    assert [each.fired for each in outcomes] == [(True,), (False,)]
 
 
 def test_input_that_was_aborted_is_noticed_when_it_is_read(

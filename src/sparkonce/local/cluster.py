@@ -15,6 +15,7 @@ from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    DescribeQuorumRequest,
     ElectLeadersRequest,
 )
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
@@ -28,6 +29,7 @@ _POLL_INTERVAL_S = 0.05
 
 _TRANSACTION_COORDINATOR = 1
 _PREFERRED_ELECTION = 0
+_METADATA_LOG = "__cluster_metadata"
 _NO_ERROR, _NO_COORDINATOR_YET, _ELECTION_NOT_NEEDED = 0, 15, 84
 
 
@@ -97,6 +99,28 @@ class Cluster:
 
         wait_until(is_found, f"a coordinator of '{transactional_id}' to be chosen")
         return int(found[0].node_id)
+
+    def controller(self) -> int:
+        """The node id of the active controller, by its own word."""
+        topic = DescribeQuorumRequest.TopicData
+        partition = topic.PartitionData(partition_index=0)
+        active: list[int] = []
+
+        def is_found() -> bool:
+            # Each controller itself: a broker would pass the question on to the one that it knows,
+            # and if that is paused, wait for it.
+            for broker in (each for each in self._brokers if each.answers()):
+                request = DescribeQuorumRequest(
+                    topics=[topic(topic_name=_METADATA_LOG, partitions=[partition])]
+                )
+                answer = ask(broker.node.controller_port, request, version=1)
+                (found,) = answer.topics[0].partitions
+                if found.error_code == _NO_ERROR:
+                    active.append(int(found.leader_id))
+            return bool(active)
+
+        wait_until(is_found, "a controller to be active")
+        return active[-1]
 
     def create_topic(
         self, name: str, partitions: int, replication: int, config: Mapping[str, str]

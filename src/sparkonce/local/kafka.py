@@ -195,6 +195,10 @@ class LocalKafka:
         """The number of the broker that coordinates a transactional id."""
         return self._cluster().coordinator_of(transactional_id)
 
+    def controller(self) -> int:
+        """The number of the broker that is the active controller."""
+        return self._cluster().controller()
+
     def finalized_features(self) -> dict[str, int]:
         """Features in force, with their levels, such as `transaction.version`."""
         return self._cluster().finalized_features()

@@ -35,7 +35,8 @@ class Cluster:
 
 
 USUAL: Final = Cluster()
-VERSION_1: Final = Cluster(name="version 1", transaction_version=1, brokers=1)
+VERSION_1: Final = Cluster(name="version 1", transaction_version=1)
+"""As many brokers as on the usual one: leaders and coordinators move here too."""
 UNVERIFIED: Final = Cluster(
     # As Kafka up to 3.5 is: leaders write what comes, whether the coordinator knows of it or not.
     name="version 1, unverified",

@@ -11,35 +11,36 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify import readers
-from sparkonce.verify.schedule import Broker
+from sparkonce.verify.schedule import Broker, LoseUnreplicated, MoveLeaders
 from sparkonce.verify.trial import Course
 
-_MOVED_TIMEOUT_S: Final = 20.0
+_MISSED_TIMEOUT_S: Final = 20.0
 _OUTLASTED_TIMEOUT_S: Final = 60.0
 
 
 class Brokers:
-    """May be asked from any thread."""
+    """May be asked from any thread. Notes an element with its trial once it has come to pass."""
 
-    def __init__(self, kafka: LocalKafka) -> None:
+    def __init__(self, kafka: LocalKafka, *, missed_timeout_s: float = _MISSED_TIMEOUT_S) -> None:
         self._kafka = kafka
+        self._missed_timeout_s = missed_timeout_s
         self._one_at_a_time = threading.Lock()
         self._menders: list[threading.Thread] = []
         self._errors: list[Exception] = []
-        self._unreplicated: dict[int, list[int]] = {}
+        self._unreplicated: dict[int, tuple[LoseUnreplicated, int, list[int]]] = {}
 
     def disturb(self, element: Broker, course: Course) -> None:
         """Returns when it is done; mending goes on behind."""
         self._one_at_a_time.acquire()
-        try:
+        with self._released_on_error():
             self._kafka.wait_until_healthy()
             broker = self._who(element, course)
             course.tell("broker", f"{element.action} of broker {broker}, the {element.role}")
@@ -49,60 +50,67 @@ class Brokers:
                 self._kafka.stop_broker(broker)
             else:
                 self._kafka.pause_broker(broker)
-        except BaseException:
-            self._one_at_a_time.release()
-            raise
-        self._mend(lambda: self._bring_back(element, broker, course))
+            if element.action != "pause":
+                course.note(element)
+            self._mend(lambda: self._bring_back(element, broker, course))
 
-    def stop_replicating(self, course: Course) -> None:
+    def stop_replicating(self, element: LoseUnreplicated, course: Course) -> None:
         """Followers stand still, so what the leader acknowledges by itself is nowhere else."""
         self._one_at_a_time.acquire()
-        leader = self._kafka.leader_of(course.output_topics[0], 0)
-        others = [each for each in self._kafka.broker_ids if each != leader]
-        course.tell("broker", f"brokers {others}, the followers, are stopped")
-        for each in others:
-            self._kafka.pause_broker(each)
-        self._unreplicated[course.trial.number] = [leader, *others]
+        with self._released_on_error():
+            leader = self._kafka.leader_of(course.output_topics[0], 0)
+            others = [each for each in self._kafka.broker_ids if each != leader]
+            course.tell("broker", f"brokers {others}, the followers, are stopped")
+            # From here on `settle` knows whom to wake, should the last record never come.
+            self._unreplicated[course.trial.number] = (element, leader, others)
+            for each in others:
+                self._kafka.pause_broker(each)
 
     def lose_unreplicated(self, course: Course) -> None:
         """At the last record: the leader dies, the followers go on without its records."""
-        brokers = self._unreplicated.pop(course.trial.number, None)
-        if brokers is None:
+        stopped = self._unreplicated.pop(course.trial.number, None)
+        if stopped is None:
             return
-        leader, *others = brokers
-        course.tell("broker", f"broker {leader}, the leader, is killed; {others} go on")
-        self._kafka.kill_broker(leader)
-        for each in others:
-            self._kafka.resume_broker(each)
-        topic = course.output_topics[0]
+        element, leader, others = stopped
+        with self._released_on_error():
+            course.tell("broker", f"broker {leader}, the leader, is killed; {others} go on")
+            self._kafka.kill_broker(leader)
+            for each in others:
+                self._kafka.resume_broker(each)
+            topic = course.output_topics[0]
 
-        def bring_back() -> None:
-            # Not before another one leads: the old one would come back with its records.
-            self._until(lambda: self._kafka.leader_of(topic, 0) not in (leader, -1))
-            self._kafka.start_broker(leader)
+            def bring_back() -> None:
+                # Not before another one leads: the old one would come back with its records.
+                if self._until(lambda: self._kafka.leader_of(topic, 0) not in (leader, -1)):
+                    course.note(element)
+                self._kafka.start_broker(leader)
 
-        self._mend(bring_back)
+            self._mend(bring_back)
 
-    def move_leaders(self, times: int, course: Course) -> None:
+    def move_leaders(self, element: MoveLeaders, course: Course) -> None:
         """In the background, one move after the other."""
         self._one_at_a_time.acquire()
-        rng = random.Random(course.trial.seed)
-        topic = course.output_topics[0]
+        with self._released_on_error():
+            rng = random.Random(course.trial.seed)
+            topic = course.output_topics[0]
 
-        def move() -> None:
-            for _ in range(times):
-                partition = rng.randrange(course.trial.workload.partitions)
-                former = self._kafka.leader_of(topic, partition)
-                to = rng.choice([each for each in self._kafka.broker_ids if each != former])
-                course.tell("broker", f"partition {partition} goes from broker {former} to {to}")
-                self._kafka.move_leader(topic, partition, to)
+            def move() -> None:
+                for _ in range(element.times):
+                    partition = rng.randrange(course.trial.workload.partitions)
+                    former = self._kafka.leader_of(topic, partition)
+                    to = rng.choice([each for each in self._kafka.broker_ids if each != former])
+                    course.tell("broker", f"partition {partition} goes from {former} to {to}")
+                    self._kafka.move_leader(topic, partition, to)
+                course.note(element)
 
-        self._mend(move)
+            self._mend(move)
 
-    def outlast(self, transactional_id: str) -> None:
-        """Until the coordinator has given the transaction up."""
+    def outlast(self, transactional_id: str) -> bool:
+        """Until the coordinator has given the transaction up; False where none is open."""
         servers = self._kafka.bootstrap_servers
         deadline_s = time.monotonic() + _OUTLASTED_TIMEOUT_S
+        if readers.transaction_state(servers, transactional_id) != "Ongoing":
+            return False
         while readers.transaction_state(servers, transactional_id) == "Ongoing":
             if time.monotonic() > deadline_s:
                 raise SparkonceError(
@@ -110,6 +118,7 @@ class Brokers:
                     f"{_OUTLASTED_TIMEOUT_S:g} s: is transaction.timeout.ms heeded?"
                 )
             time.sleep(0.1)  # between two questions to the coordinator
+        return True
 
     def outlast_expiry(self, transactional_id: str) -> None:
         """Until the coordinator has forgotten who that was."""
@@ -125,6 +134,11 @@ class Brokers:
 
     def settle(self) -> None:
         """Until all is mended; raises what went wrong."""
+        for _, _, stopped in self._unreplicated.values():
+            for each in stopped:
+                self._kafka.resume_broker(each)
+            self._one_at_a_time.release()
+        self._unreplicated.clear()
         for mender in self._menders:
             mender.join()
         self._menders.clear()
@@ -134,16 +148,21 @@ class Brokers:
 
     def _who(self, element: Broker, course: Course) -> int:
         if element.role == "controller":
-            return readers.controller(self._kafka.bootstrap_servers)
+            return self._kafka.controller()
         if element.role == "coordinator":
             return self._kafka.coordinator_of(course.name)
         return self._kafka.leader_of(course.output_topics[0], 0)
 
     def _bring_back(self, element: Broker, broker: int, course: Course) -> None:
         if element.action == "pause":
-            # Long enough to be missed: until somebody else leads what it led.
-            self._until(lambda: self._kafka.leader_of(course.output_topics[0], 0) != broker)
-            self._kafka.resume_broker(broker)
+            try:
+                # Long enough to be missed: until somebody else has the role that it had.
+                if self._until(lambda: self._who(element, course) not in (broker, -1)):
+                    course.note(element)
+                else:
+                    course.tell("broker", f"broker {broker} was not missed as {element.role}")
+            finally:
+                self._kafka.resume_broker(broker)
         else:
             self._kafka.start_broker(broker)
         self._kafka.wait_until_healthy()
@@ -162,10 +181,21 @@ class Brokers:
         self._menders.append(mender)
         mender.start()
 
-    def _until(self, condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + _MOVED_TIMEOUT_S
-        while not condition() and time.monotonic() < deadline_s:
+    @contextmanager
+    def _released_on_error(self) -> Iterator[None]:
+        """For who holds the lock, and gives it to a mender in the end."""
+        try:
+            yield
+        except BaseException:
+            self._one_at_a_time.release()
+            raise
+
+    def _until(self, condition: Callable[[], bool]) -> bool:
+        """Whether it came to be, in the time that the cluster is given for it."""
+        deadline_s = time.monotonic() + self._missed_timeout_s
+        while not (has_come := condition()) and time.monotonic() < deadline_s:
             time.sleep(0.1)  # between two questions to the cluster
+        return has_come
 
 
 class Server:

@@ -79,8 +79,6 @@ class Nemesis:
                 self._hit_worker(element, arrival, course)
                 course.note(element)
         else:
-            # Before it is done: who is to be killed there never comes back.
-            course.note(element)
             self._hit_driver(element, arrival, course)
 
     def _hit_worker(
@@ -96,29 +94,36 @@ class Nemesis:
 
     def _hit_driver(self, element: At, arrival: Arrival, course: Course) -> None:
         if isinstance(element, Kill | Pause):
+            # Before it is done: who is to be killed there never comes back.
+            course.note(element)
             course.tell("point", f"waits at {arrival.point}, time {arrival.time}")
             self.gate.hold(arrival.trial, arrival.life)
         elif isinstance(element, LoseUnreplicated):
-            self.brokers.stop_replicating(course)
+            self.brokers.stop_replicating(element, course)
         elif isinstance(element, MoveLeaders):
-            self.brokers.move_leaders(element.times, course)
+            self.brokers.move_leaders(element, course)
         else:
             with self.gate.resting(arrival.trial, arrival.life):
                 self._keep_waiting(element, course)
 
     def _keep_waiting(self, element: At, course: Course) -> None:
-        """What takes its time, and costs nothing meanwhile."""
+        """What takes its time, and costs nothing meanwhile. Noted where it has come to pass."""
         if isinstance(element, Outlast):
             course.tell("point", f"outlasts its transaction at {element.point}")
-            self.brokers.outlast(course.name)
+            if self.brokers.outlast(course.name):
+                course.note(element)
+            else:
+                course.tell("point", f"no transaction of {course.name} was open")
         elif isinstance(element, AwaitSnapshot):
             _await_snapshot(course)
+            course.note(element)
             course.tell("point", f"Spark has written a snapshot of its state at {element.point}")
         elif isinstance(element, Broker):
             self.brokers.disturb(element, course)
         elif isinstance(element, Database) and self._server:
             course.tell("database", f"{element.action} at {element.point}")
             self._server.disturb(element.action)
+            course.note(element)
 
 
 def _is_due(element: At, arrival: Arrival, course: Course) -> bool:

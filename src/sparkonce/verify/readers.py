@@ -192,13 +192,6 @@ def await_decisions(servers: str, transactional_ids: Sequence[str]) -> None:
             time.sleep(0.02)  # between two questions to the coordinator
 
 
-def controller(servers: str) -> int:
-    """The broker that is the active controller."""
-    with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-        (topic,) = admin.describe_metadata_quorum()["topics"]
-        return int(topic["partitions"][0]["leader_id"])
-
-
 class Watcher:
     """A read_committed reader that runs while things go wrong, and remembers all it was handed."""
 

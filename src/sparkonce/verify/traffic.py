@@ -25,6 +25,7 @@ from sparkonce.verify.network import (
     Reorder,
     Stall,
 )
+from sparkonce.verify.network.faults import apis_of
 from sparkonce.verify.schedule import Arm, Schedule
 from sparkonce.verify.workload import Workload
 
@@ -89,7 +90,9 @@ def transactions(pipeline: Pipeline, workload: Workload) -> int:
 
 def aimed(rng: random.Random, pipeline: Pipeline, workload: Workload, turn: int | None) -> Schedule:
     """Faults for what exactly_once sends: some in each of its steps."""
-    count = min(_TRANSACTIONS_MAX, transactions(pipeline, workload))
+    transactions_min = transactions(pipeline, workload)
+    count = min(_TRANSACTIONS_MAX, transactions_min)
+    ends = [each for each in _OF_END if transactions_min > 1 or not _needs_another(each(rng))]
     produced = requests(pipeline, workload)
     middle = {1, (produced + 1) // 2, produced}
     faults = [
@@ -98,14 +101,15 @@ def aimed(rng: random.Random, pipeline: Pipeline, workload: Workload, turn: int 
             for kind in _some_of(rng, _OF_PRODUCE, 3, turn)
         ),
         *(kind(rng) for kind in _some_of(rng, _OF_OFFSETS, 1, turn)),
-        *(kind(rng) for kind in _some_of(rng, _OF_END, 1, turn)),
+        *(kind(rng) for kind in _some_of(rng, ends, 1, turn)),
     ]
     if _OPENS not in pipeline.points:
         return _unaimed(faults)
     # One for each request of each transaction: of two, one would wait for what may not come.
     arms: dict[tuple[str, int, int], Arm] = {}
     for fault in faults:
-        nth = rng.randint(1, count)
+        last = min(count, transactions_min - 1) if _needs_another(fault) else count
+        nth = rng.randint(1, last)
         arms.setdefault((fault.api, fault.nth, nth), Arm(point=_OPENS, nth=nth, fault=fault))
     return tuple(sorted(arms.values(), key=lambda arm: arm.nth))
 
@@ -126,6 +130,11 @@ def weaker(
 def _unaimed(faults: Sequence[Fault]) -> Schedule:
     """In force from the start: where a pipeline does not say when it opens a transaction."""
     return tuple({(fault.api, fault.nth): fault for fault in faults}.values())
+
+
+def _needs_another(fault: Fault) -> bool:
+    """Whether it waits for what only a later transaction sends: in the last it would never end."""
+    return fault.api == "EndTxn" and "Produce" in apis_of(getattr(fault, "until", None))
 
 
 def _some_of(

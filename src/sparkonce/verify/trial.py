@@ -296,7 +296,7 @@ class Course:
         if not isinstance(fault, Fault):
             return element in self._happened
         hits[fault] += 1
-        return self.proxy.fired(fault) >= hits[fault]
+        return self.proxy.came_to_pass(fault) >= hits[fault]
 
     # -- what became of it -----------------------------------------------------------------------
 

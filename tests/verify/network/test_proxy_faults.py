@@ -88,7 +88,7 @@ def test_what_becomes_of_the_records(
 ) -> None:
     with FaultProxy(kafka.bootstrap_servers, faults=[fault], seed=seed) as proxy:
         produce(producer(proxy, settings), topic, b"a", b"b")
-        assert proxy.fired(fault) == 1
+        assert proxy.fired(fault) == proxy.came_to_pass(fault) == 1
     assert oracle.values(kafka.bootstrap_servers, topic) == expected
 
 
@@ -141,8 +141,10 @@ def test_a_copy_that_comes_late(kafka: LocalKafka, topic: str) -> None:
     with FaultProxy(kafka.bootstrap_servers, faults=[fault]) as proxy:
         produce(producer(proxy, PLAIN), topic, b"a", b"b")
         assert oracle.values(kafka.bootstrap_servers, topic) == [b"a", b"b"]
+        assert (proxy.fired(fault), proxy.came_to_pass(fault)) == (1, 0)
         release(proxy)
         proxy.wait_delivered(fault, timeout_s=30)
+        assert proxy.came_to_pass(fault) == 1
     assert oracle.values(kafka.bootstrap_servers, topic) == [b"a", b"b", b"a"]
 
 
@@ -168,8 +170,10 @@ def test_a_request_that_comes_after_its_own_retry(
     with FaultProxy(kafka.bootstrap_servers, faults=[fault]) as proxy:
         produce(producer(proxy, settings), topic, b"a", b"b")
         assert oracle.values(kafka.bootstrap_servers, topic) == [b"a", b"b"]
+        assert (proxy.fired(fault), proxy.came_to_pass(fault)) == (1, 0)
         release(proxy)
         proxy.wait_delivered(fault, timeout_s=30)
+        assert proxy.came_to_pass(fault) == 1
     assert oracle.values(kafka.bootstrap_servers, topic) == late
 
 

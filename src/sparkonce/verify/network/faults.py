@@ -76,6 +76,11 @@ class Fault(ShortRepr):
 
     needs_answer: ClassVar[bool] = False  # acts on the answer, so on nothing if there is none
 
+    @property
+    def is_delivered(self) -> bool:
+        """Whether its effect comes with what the proxy brings to the broker by itself."""
+        return False
+
     def __post_init__(self) -> None:
         for api in (self.api, *apis_of(getattr(self, "until", None))):
             if api != ANY_API and api not in ApiKey.__members__:
@@ -143,6 +148,10 @@ class DuplicateRequest(Fault):
     seconds: float = 0.0
     until: Until = None
 
+    @property
+    def is_delivered(self) -> bool:
+        return self.own_connection or bool(self.seconds) or self.until is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DelayRequest(Fault):
@@ -156,6 +165,10 @@ class DelayRequest(Fault):
     seconds: float = 0.0
     until: Until = None
     cut: bool = False
+
+    @property
+    def is_delivered(self) -> bool:
+        return self.cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

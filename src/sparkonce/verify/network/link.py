@@ -155,10 +155,10 @@ class Link:
                 await self.client.swallow()
             case CutMidFrame(direction="request"):
                 await self._cut_in(await self._whole(request), self.upstream, request)
-            case DuplicateRequest(own_connection=own, seconds=seconds, until=until):
+            case DuplicateRequest() as fault:
                 frame = await self._whole(request)
                 await self._forward(request, frame)
-                if own or seconds or until:
+                if fault.is_delivered:
                     self.shared.spawn(self._deliver(frame, request, self._delay(request)))
                 else:
                     self._expect(request, is_copy=True)

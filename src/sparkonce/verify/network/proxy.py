@@ -112,6 +112,12 @@ class FaultProxy:
         """How many times the fault took effect."""
         return self._journal.count(Did.FIRED, fault)
 
+    def came_to_pass(self, fault: Fault) -> int:
+        """How many times it did all that it was to do: what is held back or copied has fired when
+        it is kept, and is worth nothing unless it is delivered."""
+        did = Did.DELIVERED if fault.is_delivered else Did.FIRED
+        return self._journal.count(did, fault)
+
     def wait_fired(self, fault: Fault, timeout_s: float, *, times: int = 1) -> None:
         """Wait until the fault has taken effect so many times."""
         self._wait(Did.FIRED, fault, timeout_s, times)
