@@ -172,6 +172,20 @@ def test_a_child_and_its_parent_may_come_in_any_order(
     assert [id_ for (id_,) in schema.rows("id")] == list(range(1, 41))
 
 
+@pytest.mark.parametrize("ids", [(1, 2, 100), (100, 1, 2)], ids=["before", "behind"])
+def test_rows_that_need_each_other_are_taken_together(schema: Schema, ids: tuple[int, ...]) -> None:
+    """One statement takes a cycle; so does a batch in which another row is bad."""
+    schema.execute(f"CREATE TABLE target ({TREE}, CHECK (name <> 'x'))")
+    parents = {1: 2, 2: 1, 100: None}
+    rows = [
+        {"id": id_, "name": "x" if id_ == 100 else "a", "parent": parents[id_]} | ASIDE
+        for id_ in ids
+    ]
+    fields = StructType([ID, NAME, StructField("parent", LongType())])
+    assert schema.write(schema.store(fields, dead="dead"), rows) == Loaded(2, 1)
+    assert [id_ for (id_,) in schema.rows("id")] == [1, 2]
+
+
 def changes(*rows: tuple[int | None, str | None, int, bool]) -> list[dict[str, Any]]:
     return [
         {"id": id_, "name": name, "at": at, DELETED: gone, SEQUENCE: at, **ASIDE}
@@ -227,6 +241,56 @@ def test_what_was_unique_in_a_deleted_row_is_free(schema: Schema) -> None:
     rows = changes((1, "a", 1, False), (2, None, 1, True))
     assert schema.write(schema.store(CHANGES, **UPSERTS), rows) == Loaded(2)
     assert schema.rows() == [(1, "a")]
+
+
+UNIQUES = [
+    pytest.param("name text UNIQUE", id="unique"),
+    pytest.param("name text, EXCLUDE USING btree (name WITH =)", id="exclusion"),
+]
+
+
+@pytest.mark.parametrize("column", UNIQUES)
+@pytest.mark.parametrize(
+    ("there", "rows", "good"),
+    [
+        pytest.param([(9, "a", 0)], [(1, "a", 1, False), (9, None, 1, True)], [1], id="deleted"),
+        pytest.param(
+            [(1, "a", 0), (2, "b", 0), (3, "c", 0)],
+            [(1, "b", 1, False), (2, "c", 1, False), (3, "d", 1, False)],
+            [1, 2, 3],
+            id="changed",
+        ),
+        pytest.param(
+            [(1, "a", 0), (8, "child", 0)],
+            [(id_, None, 1, True) for id_ in (1, 7, 8)] + [(4, "a", 1, False)],
+            [4],
+            id="deleted at last",
+        ),
+    ],
+)
+def test_beside_a_bad_row_others_make_room_as_well(
+    schema: Schema, column: str, there: list[Any], rows: list[Any], good: list[int]
+) -> None:
+    schema.execute(
+        f"CREATE TABLE target (id bigint PRIMARY KEY, at bigint CHECK (at < 9), {column})"
+    )
+    for id_, name, at in there:
+        schema.execute(f"INSERT INTO target (id, name, at) VALUES ({id_}, '{name}', {at})")
+    if (8, "child", 0) in there:
+        schema.execute("ALTER TABLE target ADD parent bigint REFERENCES target")
+        schema.execute("UPDATE target SET parent = 1 WHERE id = 8")
+    batch = changes(*rows, (5, "z", 9, False))
+    assert schema.write(schema.store(CHANGES, **UPSERTS), batch) == Loaded(len(rows), 1)
+    assert [id_ for (id_,) in schema.rows("id")] == good
+
+
+def test_the_one_before_a_bad_row_may_be_what_others_refer_to(schema: Schema) -> None:
+    schema.execute(f"CREATE TABLE target ({TREE}, at bigint CHECK (at < 9))")
+    fields = StructType([*CHANGES.fields, StructField("parent", LongType())])
+    rows = changes((1, "a", 1, False), (1, "b", 9, False), (2, "c", 1, False))
+    rows = [row | {"parent": 1 if row["id"] == 2 else None} for row in rows]
+    assert schema.write(schema.store(fields, **UPSERTS), rows) == Loaded(2, 1)
+    assert schema.rows() == [(1, "a"), (2, "c")]
 
 
 def test_keys_are_compared_as_the_table_compares_them(schema: Schema) -> None:

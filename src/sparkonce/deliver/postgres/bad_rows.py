@@ -7,6 +7,10 @@ server, grows with the bad rows and not with the batch.
 
 What a trial has written stays; a bad row is marked in the stage, and moved to the dead letters with
 those that were marked before. Where a key's newest row is bad, the one before it is the newest.
+
+One statement takes rows that need each other, in pieces they are refused. So deletes are tried
+before inserts, as the statement does it; and a row that others stand in the way of, or are missing
+for, is tried again when others were written, at first together with all that wait like it.
 """
 
 from __future__ import annotations
@@ -32,6 +36,9 @@ _CONDITIONS = (
     "program_limit_exceeded",
     "with_check_option_violation",
 )
+_WAITING = ("23503", "23505", "23P01")
+"""Foreign keys, and what is unique or excludes others: another row of the batch may bring what a
+row refers to, or make room for it."""
 
 
 def tells_of_a_row(error: psycopg.Error, facts: TableFacts) -> bool:
@@ -61,7 +68,9 @@ def set_aside(connection: Connection, move: PostgresMove, facts: TableFacts) -> 
         rows = f"SELECT ctid FROM {move.stage} WHERE {move.counts} AND {BAD} IS NULL"
         connection.execute(_search(move, tried, rows, caught))
     check_keys(connection, move)
-    rows = f"SELECT _sparkonce_at FROM {move.candidates} AS n{move.in_order}"
+    if (lock := move.lock()) is not None:
+        connection.execute(lock)
+    rows = f"SELECT _sparkonce_at FROM {move.candidates} AS n{move.deletes_first}"
     connection.execute(_search(move, move.write(part), rows, caught))
 
 
@@ -75,16 +84,17 @@ def _search(move: PostgresMove, tried: str, rows: str, caught: list[str]) -> str
 DECLARE
   _sparkonce_todo tid[] := ARRAY({rows});
   _sparkonce_tried tid[] := _sparkonce_todo;
-  _sparkonce_orphans tid[];
+  _sparkonce_waiting tid[];
+  _sparkonce_lane tid[];  -- of those that were not tried yet, the next ones: short, so that
+                          -- a trial does not copy the places of the whole batch
   _sparkonce_part tid[];
   _sparkonce_count int;
   _sparkonce_first int;  -- of those that were not tried yet
-  _sparkonce_low int;    -- up to here they were good
+  _sparkonce_low int;    -- in the lane: up to here they were good
   _sparkonce_high int;   -- before this one is the first that is bad, if it is known that one is
   _sparkonce_end int;    -- of those that are tried now
   _sparkonce_size int;
   _sparkonce_is_known boolean := true;
-  _sparkonce_wrote boolean;
   _sparkonce_refused boolean := false;
   _sparkonce_state text;
   _sparkonce_reason text;
@@ -94,22 +104,21 @@ BEGIN
     _sparkonce_count := cardinality(_sparkonce_todo);
     _sparkonce_first := 1;
     _sparkonce_size := _sparkonce_count;
-    _sparkonce_wrote := false;
-    _sparkonce_orphans := '{{}}';
+    _sparkonce_waiting := '{{}}';
     _sparkonce_reasons := '{{}}';
     WHILE _sparkonce_first <= _sparkonce_count LOOP
-      _sparkonce_low := _sparkonce_first;
-      _sparkonce_high := least(_sparkonce_first + _sparkonce_size, _sparkonce_count + 1);
+      _sparkonce_lane := _sparkonce_todo[_sparkonce_first:_sparkonce_first + _sparkonce_size - 1];
+      _sparkonce_low := 1;
+      _sparkonce_high := cardinality(_sparkonce_lane) + 1;
       LOOP
         _sparkonce_end := CASE
           WHEN NOT _sparkonce_is_known THEN _sparkonce_high
           WHEN _sparkonce_high - _sparkonce_low > 1 THEN (_sparkonce_low + _sparkonce_high) / 2
           ELSE _sparkonce_high END;
-        _sparkonce_part := _sparkonce_todo[_sparkonce_low:_sparkonce_end - 1];
+        _sparkonce_part := _sparkonce_lane[_sparkonce_low:_sparkonce_end - 1];
         _sparkonce_state := NULL;
         BEGIN
           {tried};
-          _sparkonce_wrote := true;
         EXCEPTION WHEN {" OR ".join(caught)} THEN
           _sparkonce_state := SQLSTATE;
           _sparkonce_reason := SQLERRM;
@@ -121,44 +130,48 @@ BEGIN
           _sparkonce_high := _sparkonce_end;
           _sparkonce_is_known := true;
         ELSE
-          IF _sparkonce_state = '23503' THEN
-            -- What it refers to may be behind it.
-            _sparkonce_orphans := _sparkonce_todo[_sparkonce_low] || _sparkonce_orphans;
+          IF _sparkonce_state IN ({", ".join(map(literal, _WAITING))}) THEN
+            -- Backwards: what it waits for may be behind it.
+            _sparkonce_waiting := _sparkonce_lane[_sparkonce_low] || _sparkonce_waiting;
             _sparkonce_reasons := _sparkonce_reason || _sparkonce_reasons;
           ELSE
             _sparkonce_refused := true;
             UPDATE {move.stage} AS _sparkonce_row SET {BAD} = _sparkonce_reason,
               {ROW} = (to_jsonb(_sparkonce_row) - ARRAY[{beside}])::text
-              WHERE ctid = _sparkonce_todo[_sparkonce_low];
+              WHERE ctid = _sparkonce_lane[_sparkonce_low];
           END IF;
           _sparkonce_low := _sparkonce_low + 1;
           EXIT;
         END IF;
       END LOOP;
+      _sparkonce_first := _sparkonce_first + _sparkonce_low - 1;
       _sparkonce_size := CASE WHEN _sparkonce_state IS NULL THEN 2 * _sparkonce_size
-        ELSE _sparkonce_low - _sparkonce_first END;
+        ELSE _sparkonce_low - 1 END;
       _sparkonce_size := least(_sparkonce_size, _sparkonce_count);
-      _sparkonce_first := _sparkonce_low;
       _sparkonce_is_known := false;
     END LOOP;
-    IF cardinality(_sparkonce_orphans) > 0 AND _sparkonce_wrote THEN
-      _sparkonce_todo := _sparkonce_orphans;
-      CONTINUE;
-    END IF;
-    IF cardinality(_sparkonce_orphans) > 0 THEN
+    _sparkonce_todo := '{{}}';
+    LOOP
+      IF _sparkonce_refused AND {again} THEN
+        _sparkonce_todo := ARRAY(SELECT _sparkonce_at
+          FROM ({rows}) AS _sparkonce_new (_sparkonce_at)
+          WHERE NOT EXISTS (SELECT FROM unnest(_sparkonce_tried) AS _sparkonce_old (_sparkonce_at)
+            WHERE _sparkonce_old._sparkonce_at = _sparkonce_new._sparkonce_at));
+        _sparkonce_tried := _sparkonce_tried || _sparkonce_todo;
+      END IF;
+      _sparkonce_refused := false;
+      -- Those that wait are tried again if others were written, put aside or come in between.
+      EXIT WHEN cardinality(_sparkonce_todo) > 0
+        OR cardinality(_sparkonce_waiting) < greatest(_sparkonce_count, 1);
       _sparkonce_refused := true;
       UPDATE {move.stage} AS _sparkonce_row SET {BAD} = _sparkonce_told._sparkonce_reason,
         {ROW} = (to_jsonb(_sparkonce_row) - ARRAY[{beside}])::text
-        FROM unnest(_sparkonce_orphans, _sparkonce_reasons)
+        FROM unnest(_sparkonce_waiting, _sparkonce_reasons)
           AS _sparkonce_told (_sparkonce_at, _sparkonce_reason)
         WHERE _sparkonce_row.ctid = _sparkonce_told._sparkonce_at;
-    END IF;
-    EXIT WHEN NOT (_sparkonce_refused AND {again});
-    _sparkonce_refused := false;
-    _sparkonce_todo := ARRAY(SELECT _sparkonce_at FROM ({rows}) AS _sparkonce_new (_sparkonce_at)
-      WHERE NOT EXISTS (SELECT FROM unnest(_sparkonce_tried) AS _sparkonce_old (_sparkonce_at)
-        WHERE _sparkonce_old._sparkonce_at = _sparkonce_new._sparkonce_at));
+      _sparkonce_waiting := '{{}}';
+    END LOOP;
+    _sparkonce_todo := _sparkonce_todo || _sparkonce_waiting;
     EXIT WHEN cardinality(_sparkonce_todo) = 0;
-    _sparkonce_tried := _sparkonce_tried || _sparkonce_todo;
   END LOOP;
 END $sparkonce$"""

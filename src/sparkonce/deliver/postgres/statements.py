@@ -41,6 +41,12 @@ class PostgresMove(Move):
         values = ", ".join(self.key(name, f"n.{quoted(name)}") for name in names)
         return f" ORDER BY {values}" if values else ""
 
+    @property
+    def deletes_first(self) -> str:
+        """Where rows are tried in pieces: a new row may have what was unique in a deleted one."""
+        order = self.in_order
+        return f" ORDER BY NOT n.{DELETED},{order[9:]}" if self.deletes else order
+
     def lock(self) -> str | None:
         """Before rows are deleted and others inserted, which are two passes over the keys."""
         if not self.deletes:
