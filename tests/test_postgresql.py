@@ -11,6 +11,14 @@ MALFORMED = {
     "percent": "postgresql://u:canary%zz@h/db",
     "percent at the end": "postgresql://u:canary%@h/db",
     "at": "postgresql://u:x@canary@h/db",
+    "at behind a question mark": "postgresql://u:a?b@canary@localhost:1/db",
+    "at behind two": "postgresql://u:a?b?c@canary@localhost:1/db?application_name=x",
+    "at in a parameter": "postgresql://h?user=u&password=x@canary",
+    "at in a parameter, and a port": "postgresql://h:5432?user=u&password=x@canary",
+    "at in the host": "postgresql://u:x@canary%40localhost:1/db",
+    "at in words": "host=u:canary@h port=1",
+    "at in the second host": "host=h,u:canary@h port=1",
+    "at in an address": "hostaddr=u:canary@h port=1",
     "slash": "postgresql://u:x/canary@h/db",
     "no host": "postgresql://u:canary",
     "port": "postgresql://u:canary@h:1:canary/db",
@@ -47,6 +55,7 @@ def test_a_malformed_url_is_told_without_repeating_it(url: str) -> None:
         "postgresql://u:p%40%2Fs%25@h:5432/db",
         "postgres://h:5432/db?user=u&password=p%40%2Fs%25",
         "jdbc:postgresql://h:5432/db?user=u&password=p%40%2Fs%25",
+        "postgresql://h:5432/db?user=u&password=p@/s%25",
         "host=h port=5432 dbname=db user=u password='p@/s%'",
         "sslrootcert=file:///ca.pem host=h port=5432 dbname=db user=u password='p@/s%'",
     ],
@@ -56,6 +65,19 @@ def test_urls_that_are_understood(url: str) -> None:
     names = ("user", "password", "host", "port", "dbname")
     assert [found[name] for name in names] == ["u", "p@/s%", "h", "5432", "db"]
     assert conninfo(url, "other", "secret")["password"] == "secret"
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://u:a?b@h/db", {"password": "a?b", "host": "h"}),
+        ("postgresql://me%40tenant@h/db", {"user": "me@tenant", "host": "h"}),
+        ("postgresql://h/db?user=me@tenant", {"user": "me@tenant", "host": "h"}),
+        ("host=@socket user=u", {"host": "@socket"}),
+    ],
+)
+def test_what_libpq_takes_and_is_no_mistake(url: str, told: dict[str, str]) -> None:
+    assert told.items() <= conninfo(url, None, None).items()
 
 
 def test_what_others_say_is_redacted() -> None:

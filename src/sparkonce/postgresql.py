@@ -72,6 +72,12 @@ def conninfo(url: str, user: str | None, password: str | None) -> dict[str, Any]
             f"url is not understood: what stands in the place of the port is no number. "
             f"{_LOOKS_LIKE}"
         )
+    hosts = ",".join(str(found.get(name) or "") for name in ("host", "hostaddr"))
+    # At its beginning it says that a socket has no file.
+    if any("@" in host[1:] for host in hosts.split(",")):
+        raise ConfigError(
+            f"url is not understood: there is an @ in the place of the host. {_LOOKS_LIKE}"
+        )
     return {**_ALIVE, **found, **given}
 
 
@@ -82,12 +88,15 @@ def _misread(url: str) -> str | None:
         return None  # host=… user=…, where :// may stand in a password or a path
     if f"{scheme}://" not in _SCHEMES:
         return f"it begins with {scheme!r}, which is no PostgreSQL. {_LOOKS_LIKE}"
-    place, _, query = rest.partition("?")
-    authority, _, database = place.partition("/")
-    if "@" in database or authority.count("@") > 1:
+    # As libpq does it: all before the first @ is the user's, unless a slash comes before.
+    login, at, behind = rest.partition("@")
+    if not at or "/" in login:
+        login, behind = "", rest
+    place, _, query = behind.partition("?")
+    if "@" in place or "=" in login.partition("?")[2]:
         return (
             "there is an @ that is not the one before the host. In the user and the password "
-            f"write %40 for @, %2F for / and %25 for %, or {_OPTIONS}"
+            f"write %40 for @, %2F for /, %3F for ? and %25 for %, or {_OPTIONS}"
         )
     if _STRAY_PERCENT.search(rest):
         return (
