@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 import threading
@@ -77,6 +78,7 @@ def _server_past_its_first_round(place: Path) -> Iterator[LocalPostgres]:
                 "CREATE TABLE p (id int NOT NULL, txid xid8 NOT NULL DEFAULT pg_current_xact_id())"
             )
             connection.execute("INSERT INTO t (v) VALUES ('first')")
+            connection.execute("CREATE TABLE bare (id bigserial PRIMARY KEY)")
             for child in range(9):
                 connection.execute("INSERT INTO t (v) VALUES ('old')")
                 connection.execute(f"CREATE TABLE p_{child} () INHERITS (p)".encode())
@@ -112,6 +114,21 @@ def test_numbers_that_come_around() -> None:
             for start, end, rows in follower.batches:
                 assert follower.read(start, end) == rows
             follower.close()
+
+
+def test_what_a_server_past_its_first_round_asks_for_is_enough() -> None:
+    with _folder() as place, _server_past_its_first_round(place) as server:
+        options = {"url": server.url, "dbtable": "bare", "keyColumn": "id"}
+        with pytest.raises(ConfigError) as caught:
+            Follower(options)
+        told = re.search(r"transactionColumn: (ALTER .*); docs/", str(caught.value))
+        assert told is not None
+        with psycopg.connect(server.url) as connection:
+            connection.execute(told[1].encode())
+            connection.execute("INSERT INTO bare DEFAULT VALUES")
+        follower = Follower(options | {"transactionColumn": "txid"})
+        assert [row["id"] for row in follower.drain()] == [1]
+        follower.close()
 
 
 def test_attachments_whose_numbers_come_around() -> None:

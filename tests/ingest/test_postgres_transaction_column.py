@@ -18,7 +18,9 @@ Follow = Callable[..., Follower]
 
 FILL = "CREATE FUNCTION {table}() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {does}; END$$"
 SETS = "NEW.txid := pg_current_xact_id()::text; RETURN NEW"
-TRIGGER = "CREATE TRIGGER t BEFORE {when} ON {table} FOR EACH ROW EXECUTE FUNCTION {table}()"
+TRIGGER = (
+    "CREATE TRIGGER t BEFORE {event} ON {table} FOR EACH ROW {when} EXECUTE FUNCTION {table}()"
+)
 
 
 @pytest.fixture
@@ -31,7 +33,9 @@ def create(connect: Connect, table: str) -> Any:
             )
             if trigger is not None:
                 connection.execute(FILL.format(table=table, does=does).encode())
-                connection.execute(TRIGGER.format(table=table, when=trigger).encode())
+                event, when, condition = trigger.partition("WHEN")
+                statement = TRIGGER.format(table=table, event=event, when=when + condition)
+                connection.execute(statement.encode())
 
     yield make
     with connect() as connection:
@@ -82,6 +86,7 @@ def test_a_trigger_fills_it(connect: Connect, follow: Follow, table: str, create
         ("bigint NOT NULL DEFAULT 0", None, "", "default is 0, and no trigger"),
         ("bigint NOT NULL DEFAULT 0", "UPDATE", SETS, "default is 0, and no trigger"),
         ("xid8 NOT NULL DEFAULT '0'", "INSERT", "RETURN NEW", "no trigger before INSERT"),
+        ("xid8 NOT NULL DEFAULT '0'", "INSERT WHEN (NEW.id > 5)", SETS, "no trigger before INSERT"),
         ("int NOT NULL DEFAULT 0", None, "", "it must be xid8"),
         ("xid8 NOT NULL DEFAULT pg_current_xact_id_if_assigned()", None, "", "no trigger"),
     ],
@@ -110,10 +115,56 @@ def test_a_disabled_trigger_fills_nothing(
     follow(dbtable=table, transactionColumn="txid", updateColumn="changed")
 
 
-def test_changes_must_set_it_where_they_are_read(follow: Follow, table: str, create: Any) -> None:
-    create("xid8 NOT NULL DEFAULT pg_current_xact_id()")
+@pytest.mark.parametrize(
+    ("trigger", "state"),
+    [
+        (None, ""),
+        ("INSERT", ""),
+        ("INSERT OR UPDATE OF changed", ""),
+        ("INSERT OR UPDATE WHEN (NEW.id > 5)", ""),
+        ("UPDATE WHEN (NEW.changed IS DISTINCT FROM OLD.changed)", ""),
+        ("INSERT OR UPDATE", "DISABLE"),
+        ("INSERT OR UPDATE", "ENABLE REPLICA"),
+        ("INSERT OR UPDATE", "ENABLE ALWAYS"),
+    ],
+)
+def test_changes_must_set_it_where_they_are_read(
+    connect: Connect, follow: Follow, table: str, create: Any, trigger: str | None, state: str
+) -> None:
+    create("xid8 NOT NULL DEFAULT pg_current_xact_id()", trigger=trigger)
+    if state:
+        with connect() as connection:
+            connection.execute(f"ALTER TABLE {table} {state} TRIGGER t".encode())
+    options = {"dbtable": table, "transactionColumn": "txid"}
+    follow(**options)
+    if state == "ENABLE ALWAYS":
+        follow(**options, updateColumn="changed")
+        return
     with pytest.raises(ConfigError, match="not set when a row is changed"):
-        follow(dbtable=table, transactionColumn="txid", updateColumn="changed")
+        follow(**options, updateColumn="changed")
+
+
+def test_a_partition_where_the_trigger_is_disabled_is_refused(
+    connect: Connect, follow: Follow, table: str, create: Any
+) -> None:
+    """A row that comes through the parent would have the parent's default."""
+    with connect() as connection:
+        connection.execute(
+            f"CREATE TABLE {table} (id bigint NOT NULL, txid xid8 NOT NULL DEFAULT '0') "
+            "PARTITION BY LIST (id)"
+        )
+        connection.execute(f"CREATE TABLE {table}_1 (id bigint NOT NULL, txid xid8 NOT NULL)")
+        connection.execute(f"ALTER TABLE {table} ATTACH PARTITION {table}_1 FOR VALUES IN (1)")
+        connection.execute(FILL.format(table=table, does=SETS).encode())
+        trigger = TRIGGER.format(table=table, event="INSERT", when="")
+        connection.execute(trigger.encode())
+    follow(dbtable=table, transactionColumn="txid")
+    with connect() as connection:
+        connection.execute(f"ALTER TABLE {table}_1 DISABLE TRIGGER t")
+        connection.execute(f"INSERT INTO {table} (id) VALUES (1)")
+        assert connection.execute(f"SELECT txid FROM {table}").fetchall() == [("0",)]
+    with pytest.raises(ConfigError, match=f"of public.{table}_1 is filled by nothing"):
+        follow(dbtable=table, transactionColumn="txid")
 
 
 def test_a_child_that_fills_it_with_something_else_is_refused(

@@ -29,6 +29,7 @@ from sparkonce.ingest.postgres.members import carried_over, known_at
 from sparkonce.ingest.postgres.transaction_column import (
     check_declared,
     check_filled,
+    how_to_add,
     not_yet_had,
 )
 from sparkonce.ingest.postgres.window import XIDS, Windows, inside
@@ -277,9 +278,8 @@ class PostgresTable:
             raise ConfigError(
                 "this server has had more than 4,294,967,296 transactions, so that old rows can "
                 "bear the same numbers as new ones. Set keyLag if rows are never changed and keys "
-                "grow, or add a column for the transaction and name it as transactionColumn: "
-                "ALTER TABLE … ADD COLUMN txid xid8; ALTER TABLE … ALTER COLUMN txid SET DEFAULT "
-                "pg_current_xact_id(); docs/ingest.md says more"
+                "grow, or add a column for the transaction, which a trigger fills, and name it as "
+                f"transactionColumn: {how_to_add(self._name)}; docs/ingest.md says more"
             )
 
     def _check_delete(self) -> None:

@@ -23,24 +23,34 @@ _TYPES: Final = ("xid8", "bigint", "numeric")
 _FILLS: Final = re.compile(r"\b(pg_current_xact_id|txid_current)\(\)")
 _ROW, _BEFORE, _INSERT, _UPDATE = 1, 2, 4, 16  # bits of pg_trigger.tgtype
 
-# What a function in another language does can't be read here.
+# What a function in another language does can't be read here. A trigger with WHEN passes rows over,
+# and so does one of some columns (UPDATE OF), which has an effect on inserts alone.
 _FILLERS: Final = """
 SELECT c.oid::bigint, quote_ident(nspname) || '.' || quote_ident(relname),
        (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef
         WHERE adrelid = c.oid AND adnum = a.attnum),
-       (SELECT coalesce(bit_or(tgtype::int), 0) FROM pg_trigger
+       (SELECT coalesce(bit_or(CASE WHEN cardinality(tgattr::int2[]) = 0 THEN tgtype::int
+                                    ELSE tgtype::int & ~{update} END), 0) FROM pg_trigger
         JOIN pg_proc AS p ON p.oid = tgfoid JOIN pg_language AS l ON l.oid = prolang
-        WHERE tgrelid = c.oid AND tgenabled IN ('O', 'A') AND tgtype & {when} = {when}
+        WHERE tgrelid = c.oid AND tgenabled IN ('O', 'A') AND tgqual IS NULL
+        AND tgtype & {when} = {when}
         AND (lanname NOT IN ('plpgsql', 'sql') OR prosrc ~ '(pg_current_xact_id|txid_current)'))
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
 JOIN pg_attribute AS a ON attrelid = c.oid AND attname = {column}
 WHERE {tables}
 """
-_ADVICE: Final = (
-    "Let a trigger fill it, whoever writes: CREATE FUNCTION set_txid() RETURNS trigger LANGUAGE "
-    "plpgsql AS 'BEGIN NEW.{column} := pg_current_xact_id(); RETURN NEW; END'; CREATE TRIGGER "
-    "set_txid BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION set_txid()"
+_TRIGGER: Final = (
+    "CREATE FUNCTION set_txid() RETURNS trigger LANGUAGE plpgsql AS "
+    "'BEGIN NEW.{column} := pg_current_xact_id(); RETURN NEW; END'; CREATE TRIGGER set_txid "
+    "BEFORE INSERT OR UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION set_txid()"
 )
+_WHOLE: Final = "(A trigger with WHEN or UPDATE OF passes rows over, and does not count.)"
+
+
+def how_to_add(table: str) -> str:
+    """Statements for a table that has no such column yet."""
+    trigger = _TRIGGER.format(column="txid", table=table)
+    return f"ALTER TABLE {table} ADD COLUMN txid xid8 NOT NULL DEFAULT '0'; {trigger}"
 
 
 def check_declared(column: Column) -> None:
@@ -64,29 +74,33 @@ def check_filled(
     """`updated`: rows that are changed are to come again, so updates must fill it too."""
     tables = one_of((relation.oid, *sorted(children.xids))).replace("tableoid", "c.oid")
     name = sql.Literal(column.name).as_string(None)
-    found = ask(_FILLERS.format(when=_ROW | _BEFORE, column=name, tables=tables))
+    asked = _FILLERS.format(when=_ROW | _BEFORE, update=_UPDATE, column=name, tables=tables)
+    found = ask(asked)
+    # A row that comes through a parent has the parent's default.
+    parents = {each.parent for each in children.attachments}
+    may_come_bare = all(
+        default is None or _FILLS.search(default) for oid, _, default, _ in found if oid in parents
+    )
     for oid, table, default, events in found:
-        advice = _ADVICE.format(column=column.name, table=table)
-        if not _fills_inserts(default, events, is_child=oid != relation.oid):
+        advice = "Let a trigger fill it, whoever writes: " + _TRIGGER.format(
+            column=column.name, table=table
+        )
+        is_bare_child = default is None and oid != relation.oid and may_come_bare
+        has_default = default is not None and _FILLS.search(default)
+        if not (events & _INSERT or has_default or is_bare_child):
             raise ConfigError(
                 f"transactionColumn={column.name!r} of {table} is filled by nothing that can be "
                 f"seen: its default is {default or 'none'}, and no trigger before INSERT calls "
-                f"pg_current_xact_id(). Rows with another number would be lost. {advice}, or "
+                f"pg_current_xact_id() for every row. {_WHOLE} Rows with another number would be "
+                f"lost. {advice}, or "
                 f"ALTER TABLE {table} ALTER COLUMN {column.name} SET DEFAULT pg_current_xact_id()"
             )
         if updated and not events & _UPDATE:
             raise ConfigError(
                 f"transactionColumn={column.name!r} of {table} is not set when a row is changed, "
-                "as updateColumn promises: no trigger before UPDATE calls pg_current_xact_id(), "
-                f"and a change that is committed late would be lost. {advice}"
+                "as updateColumn promises: no trigger before UPDATE calls pg_current_xact_id() for "
+                f"every row, and a change that is committed late would be lost. {_WHOLE} {advice}"
             )
-
-
-def _fills_inserts(default: str | None, events: int, *, is_child: bool) -> bool:
-    if events & _INSERT or (default and _FILLS.search(default)):
-        return True
-    # Rows come through the parent, with its default; directly they must bring a number along.
-    return is_child and default is None
 
 
 def not_yet_had(column: Column, place: Place) -> SourceError:
