@@ -22,7 +22,8 @@ KEPT = {
     "SQL_ASCII": "é 世界 🎉",
     "UTF8": "é 世界 🎉",
 }
-NOT_KEPT = {"LATIN1": "€", "WIN1252": "世", "EUC_JP": "🎉"}
+NOT_KEPT = [("LATIN1", "€"), ("WIN1252", "世"), ("EUC_JP", "🎉"), ("EUC_JP", "¦")]
+"""The last one is stored, and comes back as another one, U+FFE4."""
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_text_is_what_it_was(schema: Schema, text: str) -> None:
     store.close()
 
 
-@pytest.mark.parametrize(("schema", "text"), NOT_KEPT.items(), ids=NOT_KEPT, indirect=["schema"])
+@pytest.mark.parametrize(("schema", "text"), NOT_KEPT, indirect=["schema"])
 def test_text_that_the_database_can_not_keep(schema: Schema, text: str) -> None:
     schema.execute("CREATE TABLE target (id bigint, name text)")
     rows = [{"id": 1, "name": "é"}, {"id": 2, "name": f"é{text}"}, {"id": 3, "name": f"{text}\0"}]

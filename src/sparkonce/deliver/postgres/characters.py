@@ -1,8 +1,9 @@
 """On executors: text that the database can't keep, found before it is sent.
 
 The character zero has no place in PostgreSQL's text, and a database in another encoding than UTF-8
-has not all characters. Which ones, the server is asked, once for each. Such rows are bad: they go
-to the dead letters with what Python makes of them, JSON in ASCII, which every database keeps.
+has not all characters, or gives another one back for some. Which ones, the server is asked, once
+for each. Such rows are bad: they go to the dead letters with what Python makes of them, JSON in
+ASCII, which every database keeps.
 """
 
 from __future__ import annotations
@@ -92,12 +93,16 @@ class Characters:
             cursor.execute(f"""DO $sparkonce$
 DECLARE
   one text;
+  coded bytea;
   unkept text := '';
 BEGIN
   FOREACH one IN ARRAY '{{{coded}}}'::text[] LOOP
     BEGIN
-      PERFORM convert(decode(one, 'hex'), 'UTF8', '{self._encoding}');
-    EXCEPTION WHEN untranslatable_character THEN
+      coded := convert(decode(one, 'hex'), 'UTF8', '{self._encoding}');
+      IF convert(coded, '{self._encoding}', 'UTF8') <> decode(one, 'hex') THEN
+        unkept := unkept || ' ' || one;
+      END IF;
+    EXCEPTION WHEN untranslatable_character OR character_not_in_repertoire THEN
       unkept := unkept || ' ' || one;
     END;
   END LOOP;
