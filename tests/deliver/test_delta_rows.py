@@ -194,6 +194,79 @@ def test_a_constraint_that_comes_while_the_query_runs(tmp_path: Path) -> None:
     assert ours < set(delta_log.live(tmp_path))
 
 
+# -- columns that came between two runs --------------------------------------------------------
+
+MORE = t.StructType(
+    [
+        *PAIR.fields,
+        t.StructField("local.at", t.TimestampNTZType(), nullable=False),
+        t.StructField("list", t.ArrayType(t.IntegerType())),
+    ]
+)
+NEW = {"local.at": dt.datetime(2026, 7, 1), "list": [1, None]}
+
+
+@pytest.mark.parametrize("kind", ["files", "rows", "upsert"])
+def test_a_column_that_is_new_in_the_dataframe(tmp_path: Path, kind: str) -> None:
+    """Added, it is null in the rows that are there; a query that runs goes on without it."""
+    if kind == "rows":
+        DeltaTable.create(tmp_path, Schema([Field("id", "long"), Field("name", "string")]))
+        DeltaTable(tmp_path).alter.add_constraint({"small": "id < 100"})
+    options = {"writeMode": "upsert", "keyColumns": "id"} if kind == "upsert" else {}
+    before, epoch = open_store(tmp_path, PAIR, txnAppId="before", **options)
+    write(before, epoch, pairs((1, "a")))
+    with pytest.raises(ConfigError, match=r"no column local\.at, list.*mergeSchema"):
+        open_store(tmp_path, MORE, **options)
+    store, later = open_store(tmp_path, MORE, mergeSchema="true", **options)
+    row = {"id": 2, "name": "b", **NEW}
+    write(store, later, pa.RecordBatch.from_pylist([row], schema=to_arrow_schema(MORE)))
+    write(before, epoch, pairs((3, "c")), attempt=2)
+    nulls = dict.fromkeys(NEW)
+    assert by_id(tmp_path) == [{"id": 1, "name": "a"} | nulls, row, {"id": 3, "name": "c"} | nulls]
+    assert [field.nullable for field in DeltaTable(tmp_path).schema().fields[1:]] == [True] * 3
+    version = DeltaTable(tmp_path).version()
+    open_store(tmp_path, MORE, mergeSchema="true", **options)
+    assert DeltaTable(tmp_path).version() == version + 1  # for taking over: nothing to add
+
+
+def test_columns_that_two_pipelines_add_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(tmp_path, PAIR)
+    read = DeltaStore._read_shape
+    added: list[str] = []
+
+    def read_and_overtaken(store: DeltaStore) -> Any:
+        shape = read(store)
+        if not added:
+            added.append("local.at")
+            DeltaTable(tmp_path).alter.add_columns(Field("local.at", "timestamp_ntz"))
+        return shape
+
+    monkeypatch.setattr(DeltaStore, "_read_shape", read_and_overtaken)
+    store, epoch = open_store(tmp_path, MORE, txnAppId="other", mergeSchema="true")
+    row = {"id": 2, "name": "b", **NEW}
+    write(store, epoch, pa.RecordBatch.from_pylist([row], schema=to_arrow_schema(MORE)))
+    assert by_id(tmp_path) == [row]
+
+
+def test_a_column_whose_name_differs_by_its_letters_case_is_not_added(tmp_path: Path) -> None:
+    open_store(tmp_path, PAIR)
+    schema = t.StructType(
+        [t.StructField("id", t.LongType()), t.StructField("Name", t.StringType())]
+    )
+    with pytest.raises(ConfigError, match=r"no column Name.*Rename") as raised:
+        open_store(tmp_path, schema, mergeSchema="true")
+    assert "mergeSchema" not in str(raised.value)
+
+
+def test_a_column_that_is_new_in_the_table(tmp_path: Path) -> None:
+    store, epoch = open_store(tmp_path, PAIR)
+    DeltaTable(tmp_path).alter.add_columns(Field("more", "long"))
+    write(store, epoch, pairs((1, "a")))
+    assert by_id(tmp_path) == [{"id": 1, "name": "a", "more": None}]
+
+
 # -- statistics -------------------------------------------------------------------------------
 
 

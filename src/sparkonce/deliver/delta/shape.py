@@ -69,6 +69,12 @@ class Shape:
             if name not in columns.names and _GENERATED not in field.metadata
         ]
 
+    def missing(self, columns: Columns) -> list[t.StructField]:
+        """Columns that the table has not, in any case of their letters: Delta tells no two apart
+        by that."""
+        there = {name.lower() for name in self.fields}
+        return [field for field in columns.table if field.name.lower() not in there]
+
     @property
     def indexed(self) -> list[str]:
         """Columns that statistics are kept of."""
@@ -94,6 +100,11 @@ class Shape:
             raise ConfigError(
                 f"the table {self.path} has no column {', '.join(missing)}; it has "
                 f"{', '.join(self.fields)}. Rename or drop the column before writing"
+                + (
+                    ', or let it be added by .option("mergeSchema", "true")'
+                    if self.missing(columns)
+                    else ""
+                )
             )
         for field in columns.table:
             self._check_type(field)

@@ -39,7 +39,7 @@ _NOT_HERE: Final = {
     "deadlettertable": "two tables of Delta can't be committed together; filter bad rows out "
     "before writing, and write them by a query of their own",
 }
-_TAKE_OVERS_MAX: Final = 20
+_CONFLICTS_MAX: Final = 20
 _log = logging.getLogger("sparkonce.deliver")
 
 
@@ -67,8 +67,33 @@ class DeltaStore:
         if self._settings.creates and not DeltaTable.is_deltatable(self._place.root):
             self._create()
         with self._log.lock:
-            shape = Shape.of(self._log.read().table, str(self._place.root))
+            shape = self._read_shape()
+            if self._settings.merges_schema and shape.missing(self._columns):
+                shape = self._with_columns(shape)
         shape.check(self._columns, upserts=self._settings.upserts)
+
+    def _read_shape(self) -> Shape:
+        return Shape.of(self._log.read().table, str(self._place.root))
+
+    def _with_columns(self, shape: Shape) -> Shape:
+        """After the columns that the table lacks were added to it."""
+        for _ in range(_CONFLICTS_MAX):
+            missing = shape.missing(self._columns)
+            if not missing:
+                return shape
+            fields = Schema.from_json(table_schema(missing, ()).json()).fields
+            try:
+                self._log.seen.table.alter.add_columns(fields)
+            except CommitFailedError as error:
+                _log.info("%s is changed by somebody else: %s", self._place.root, error)
+            except Exception as error:
+                # delta-rs has no class of its own for some.
+                names = ", ".join(field.name for field in missing)
+                raise ConfigError(
+                    f"column {names} could not be added to {self._place.root}: {error}"
+                ) from error
+            shape = self._read_shape()
+        return shape
 
     def _create(self) -> None:
         schema = Schema.from_json(table_schema(self._columns.table, self._columns.keys).json())
@@ -80,7 +105,7 @@ class DeltaStore:
             raise ConfigError(f"{self._place.root} could not be created: {error}") from error
 
     def take_over(self) -> Held:
-        for _ in range(_TAKE_OVERS_MAX):
+        for _ in range(_CONFLICTS_MAX):
             with self._log.lock:
                 note = self._next_epoch()
                 try:
