@@ -11,6 +11,7 @@ from sparkonce.errors import AbortableError, FencedError, SparkonceError, Unreac
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.attempts import Attempts, BatchFailed
 from sparkonce.stream.ledger import Entry
+from sparkonce.stream.runs import RunSpent, StillRunning
 from sparkonce.stream.steps import Written
 from stream_jobs import Reports
 
@@ -41,13 +42,24 @@ class BrokenSink:
             raise self._abort_errors.pop(0)
 
 
-def run(sink: Any) -> tuple[BaseException, Reports]:
+class Unsettled:
+    """What was computed, and goes on."""
+
+    def __init__(self, error: SparkonceError) -> None:
+        self._error = error
+
+    def settle(self, entry: Entry, *, has_computed: bool) -> None:
+        assert has_computed
+        raise self._error
+
+
+def run(sink: Any, computed: Any = None) -> tuple[BaseException, Reports]:
     reports = Reports()
     attempts = Attempts(
         sink, name="p", guarantee=Guarantee.EXACTLY_ONCE, attempts_max=3, listener=reports
     )
     with pytest.raises(BaseException) as raised:
-        attempts.run(None, ENTRY, [], lambda written: False)  # type: ignore[arg-type]
+        attempts.run(None, ENTRY, [], lambda written: False, computed)  # type: ignore[arg-type]
     return raised.value, reports
 
 
@@ -72,3 +84,14 @@ def test_whoever_took_over_is_told_rather_than_what_it_led_to() -> None:
     error, reports = run(BrokenSink(SparkonceError("a line broke"), [FencedError("by another")]))
     assert isinstance(error, FencedError)
     assert [report.error for report in reports.all] == ["a line broke"]
+
+
+@pytest.mark.parametrize("kind", [StillRunning, RunSpent])
+def test_why_an_attempt_failed_is_told_where_it_can_not_be_settled(
+    kind: type[SparkonceError],
+) -> None:
+    broken = BrokenSink(AbortableError("the disk is on fire"), [])
+    error, reports = run(broken, Unsettled(kind("tasks go on")))
+    assert isinstance(error, kind)
+    assert str(error) == "tasks go on. The first cause: the disk is on fire"
+    assert [report.error for report in reports.all] == ["the disk is on fire"]

@@ -16,10 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs import Job
 from parts import wait_until
-from sparkonce.errors import SparkonceError
+from sparkonce.errors import SparkonceError, Unreachable
 from sparkonce.stream import writer
 from sparkonce.stream.runs import RenewedQuery
-from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, sums_told
+from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, sums_told, write
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -125,6 +125,35 @@ def test_a_failure_of_its_own_ends_it(by_version: SparkSession, new_job: MakeJob
     assert "each attempt ends here" in str(query.exception())
 
 
+def test_an_attempt_that_fails_before_it_computes_is_followed_by_another(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    """Spark knows of no job then, as there was none."""
+    job = new_job(count=40)
+    opened = []
+
+    def unreachable(point: str) -> None:
+        if point == "open":
+            opened.append(point)
+            if len(opened) == 1:
+                raise Unreachable("no broker answers yet")
+
+    (report,) = write(job, job.frame(spark)[0], observe=unreachable)
+    assert (report.attempts, report.outcome, report.records) == (2, "committed", 40)
+
+
+def test_where_each_attempt_fails_so_the_query_tells_why(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    def unreachable(point: str) -> None:
+        if point == "open":
+            raise Unreachable("no broker answers")
+
+    job = new_job(count=40)
+    with pytest.raises(StreamingQueryException, match=r"failed 3 times.*: no broker answers"):
+        write(job, job.frame(spark)[0], observe=unreachable)
+
+
 def test_a_new_run_that_cannot_start_tells_why(
     by_version: SparkSession, new_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -173,9 +202,11 @@ import sys, time
 from pathlib import Path
 import sparkonce
 from sparkonce.errors import SparkonceError
-from sparkonce.stream.runs import Run
+from sparkonce.stream import runs
+from sparkonce.stream.runs import Run, RunSpent, StillRunning
 
-spark = sparkonce.session("retried", "local[2,3]", {"spark.python.task.killTimeout": "100s"})
+conf = {"spark.python.task.killTimeout": "100s", "spark.ui.retainedJobs": "3"}
+spark = sparkonce.session("retried", "local[2,3]", conf)
 def of_a_query():
     return Run(spark.sparkContext, "p", "here", is_one_process=False, remembers_versions=True)
 
@@ -209,6 +240,12 @@ with run.batch():
     try:
         spark.sparkContext.parallelize(range(4), 2).mapPartitionsWithIndex(linger).collect()
     except Exception:
+        patience_s, runs._SETTLED_WITHIN_S = runs._SETTLED_WITHIN_S, 0
+        try:
+            run.settle()
+        except StillRunning as error:
+            print("1 tasks" in str(error))
+        runs._SETTLED_WITHIN_S = patience_s
         given_up.touch()
         run.settle()
         print(ended.exists())
@@ -222,12 +259,30 @@ except Exception:
 given_up.touch()
 of_a_query().settle_former()
 print(ended.exists())
-run = of_a_query()
-with run.batch():
-    try:
-        run.check()
-    except SparkonceError as error:
-        print("retainedJobs" in str(error))
+
+def is_told(job):
+    return spark.sparkContext.statusTracker().getJobInfo(job) is not None
+
+def is_spent(step):
+    # by a step of an attempt whose job was forgotten meanwhile
+    run = of_a_query()
+    job = spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
+    with run.batch():
+        run.check()  # no job at all is none that is missing
+        spark.sparkContext.parallelize(range(4), 2).collect()
+        for tag in spark.sparkContext.getJobTags():
+            spark.sparkContext.removeJobTag(tag)
+        deadline_s = time.monotonic() + 60
+        while is_told(job) and time.monotonic() < deadline_s:
+            spark.sparkContext.parallelize(range(4), 2).collect()
+        try:
+            step(run)
+        except RunSpent as spent:
+            assert "retainedJobs" in str(spent.__cause__)
+        return run.is_spent
+
+print(is_spent(lambda run: run.check()), is_spent(lambda run: run.settle()))
+print(is_spent(lambda run: run.judge(1)), is_spent(lambda run: run.settle(has_computed=False)))
 spark.stop()
 """
 
@@ -244,4 +299,4 @@ def test_tasks_that_ran_again_are_noticed_and_those_that_go_on_are_waited_for(
         timeout=100,
         check=True,
     )
-    assert done.stdout.split() == ["False", "True", "True", "True", "True"]
+    assert done.stdout.split() == [*["False", "True"], *3 * ["True"], *3 * ["True"], "False"]

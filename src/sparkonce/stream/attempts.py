@@ -58,8 +58,9 @@ class Computed(Protocol):
         """All rows are written. Adds to the entry which state belongs to them, or raises if what
         was computed must not be decided."""
 
-    def settle(self, entry: Entry) -> None:
-        """The attempt was aborted: wait until nothing of it runs any more."""
+    def settle(self, entry: Entry, *, has_computed: bool) -> None:
+        """The attempt was aborted: wait until nothing of it runs any more. `has_computed`: it had
+        come to where Spark is asked for rows."""
 
     def clear(self, entry: Entry) -> None:
         """Remove what an aborted attempt left. Only under a new epoch: a driver that is fenced
@@ -109,16 +110,18 @@ class Attempts:
         causes: list[str] = []
         try:
             while True:
+                steps: list[Step] = []
                 try:
+                    is_first = not causes
                     written, recorded = self._attempt(
-                        frame, entry, sources, is_nothing, computed, clock, is_first=not causes
+                        frame, entry, sources, is_nothing, computed, clock, steps, is_first=is_first
                     )
                     break
                 except (SparkonceError, PySparkException, Py4JJavaError) as error:
                     causes.append(self._sink.trouble or str(error))
                     self._give_up(error, causes)
                     if computed:
-                        computed.settle(entry)
+                        self._settle(computed, entry, steps, causes)
         except BaseException as failure:
             why = causes[0] if causes else str(failure)
             self._abandon_at_last()
@@ -140,11 +143,14 @@ class Attempts:
         is_nothing: Callable[[Written], bool],
         computed: Computed | None,
         clock: _Clock,
+        steps: list[Step],
         *,
         is_first: bool,
     ) -> tuple[Written, Entry | None]:
+        """`steps` is told each as it begins."""
         written = Written()
         for step in ORDERS[self._guarantee]:
+            steps.append(step)
             since_s = time.monotonic()
             if step is Step.FENCE:
                 self._sink.fence()
@@ -189,6 +195,16 @@ class Attempts:
             "%s: attempt %d of %d was aborted, the batch is run again under a new epoch: %s",
             self._name, len(causes), self._attempts_max, causes[-1],
         )  # fmt: skip
+
+    def _settle(
+        self, computed: Computed, entry: Entry, steps: Sequence[Step], causes: Sequence[str]
+    ) -> None:
+        try:
+            computed.settle(entry, has_computed=Step.WRITE in steps)
+        except SparkonceError as unsettled:
+            # Where a query ends with it, why the attempt failed is what its owner needs to know.
+            told = f"{unsettled}. The first cause: {causes[0]}"
+            raise type(unsettled)(told) from unsettled
 
     def _abandon_at_last(self) -> None:
         """The query fails for another reason, which must not be hidden by this."""

@@ -102,8 +102,8 @@ class Pipeline:
         self._sealing = entry.batch, self._state.seal(entry.batch, former)
         return replace(entry, state=self._sealing[1])
 
-    def settle(self, entry: Entry) -> None:
-        self._run.settle()
+    def settle(self, entry: Entry, *, has_computed: bool) -> None:
+        self._run.settle(has_computed=has_computed)
 
     def clear(self, entry: Entry) -> None:
         if self._state:

@@ -49,6 +49,10 @@ class StillRunning(SparkonceError):
     """Tasks of an attempt that was given up don't end."""
 
 
+class _Forgotten(SparkonceError):
+    """Spark does not tell what became of a part of the attempt."""
+
+
 class Run:
     """What Spark does for the batches of a query, and whether it can be trusted to go on."""
 
@@ -73,6 +77,7 @@ class Run:
         self._query_tag = f"sparkonce-{hashlib.sha256(location.encode()).hexdigest()[:16]}"
         self._batch_tag = ""
         self._given_up: set[int] = set()
+        self._jobs_before = 0
         self.is_spent = False
         self._spent_in_a_row = 0
 
@@ -83,6 +88,7 @@ class Run:
             raise RunSpent(f"{self._name!r} goes on in a new run")
         self._batch_tag = f"sparkonce-{uuid.uuid4()}"
         self._given_up = set()
+        self._jobs_before = self._jobs_ever()
         tags = (self._query_tag, self._batch_tag)
         for tag in tags:
             self._context.addJobTag(tag)
@@ -97,39 +103,46 @@ class Run:
         if self._is_exact:
             self._await_tasks(self._query_tag)
 
-    def settle(self) -> None:
-        """Between two attempts: wait until no task of the former is left."""
+    def settle(self, *, has_computed: bool = True) -> None:
+        """Between two attempts: wait until no task of the former is left. `has_computed`: the
+        former came to where Spark is asked for rows; before that, no job can be missing."""
         if not self._is_exact:
             return
         self._await_tasks(self._batch_tag)
-        if self.is_one_process:
+        if self.is_one_process or not has_computed:
             return
-        jobs = self._jobs()
-        if any(len(job.stageIds()) > 2 for job in jobs) and _ran_again(self._stages(jobs)):
+        jobs = self._jobs_or_spend()
+        if any(len(job.stageIds()) > 2 for job in jobs) and self._ran_again_or_spend(jobs):
             self._spend(
                 "an executor was lost while rows were shuffled twice, and what is left of the "
                 "shuffles may be of two computations"
             )
-            raise RunSpent(f"{self._name!r} goes on in a new run, which computes all of it again")
+            raise self._spent()
         self._given_up |= {job.jobId() for job in jobs}
+        self._jobs_before = self._jobs_ever()
 
     def check(self) -> None:
         """Before the decision: whether all rows are of one computation."""
         if self.is_one_process or not self._is_exact:
             return
-        jobs = self._jobs()
+        jobs = self._jobs_or_spend()
         if all(len(job.stageIds()) < 2 for job in jobs):
             return  # a second run of a task that writes is refused by the desk
-        if _ran_again(self._stages(jobs)):
+        if self._ran_again_or_spend(jobs):
             self._spend("Spark computed a part of the batch again while the rest of it was written")
-            raise RunSpent(f"{self._name!r} goes on in a new run, which computes all of it again")
+            raise self._spent()
 
     def judge(self, attempts: int) -> None:
         """Behind a batch that took so many attempts."""
         self._spent_in_a_row = 0
         if self.is_one_process or not self._remembers_versions:
             return
-        if attempts > 1 or _ran_again(self._stages(self._jobs())):
+        try:
+            is_computed_twice = attempts > 1 or _ran_again(self._stages(self._jobs()))
+        except _Forgotten as forgotten:
+            self._spend(str(forgotten))
+            return
+        if is_computed_twice:
             self._spend(
                 "the last batch was computed more than once, and executors may remember the "
                 "state of an attempt that was given up"
@@ -147,6 +160,25 @@ class Run:
             )
         self.is_spent = True
         _log.warning("%s: %s: the query goes on in a new run", self._name, why)
+
+    def _spent(self) -> RunSpent:
+        return RunSpent(f"{self._name!r} goes on in a new run, which computes all of it again")
+
+    def _jobs_or_spend(self) -> list[Any]:
+        """Those of the present attempt. Where Spark has forgotten them, only a new run is sure to
+        compute all rows anew."""
+        try:
+            return self._jobs()
+        except _Forgotten as forgotten:
+            self._spend(str(forgotten))
+            raise self._spent() from forgotten
+
+    def _ran_again_or_spend(self, jobs: Iterable[Any]) -> bool:
+        try:
+            return _ran_again(self._stages(jobs))
+        except _Forgotten as forgotten:
+            self._spend(str(forgotten))
+            raise self._spent() from forgotten
 
     def _await_tasks(self, tag: str) -> None:
         """The scheduler has the truth, as long as a task runs or may be about to."""
@@ -169,8 +201,15 @@ class Run:
             count += tag in _tags(running.nextElement())
         return count
 
+    def _jobs_ever(self) -> int:
+        """How many jobs Spark has been given, whoever gave them."""
+        context: Any = self._context._jsc.sc()
+        return int(context.dagScheduler().numTotalJobs())
+
     def _jobs(self) -> list[Any]:
-        """Those of the present attempt, which have ended: one at least."""
+        """Those of the present attempt, which have ended; none if it failed before the first."""
+        if self._jobs_ever() == self._jobs_before:
+            return []
         context: Any = self._context._jsc.sc()
         tracker = context.statusTracker()
         try:
@@ -203,8 +242,8 @@ class Run:
             raise self._forgotten(f"stage {lost[0]}")
         return [info.get() for info in found.values()]
 
-    def _forgotten(self, what: str) -> SparkonceError:
-        return SparkonceError(
+    def _forgotten(self, what: str) -> _Forgotten:
+        return _Forgotten(
             f"Spark does not say what became of {what} of {self._name!r}, so nobody knows whether "
             "a part of the batch was computed twice. Raise spark.ui.retainedJobs and "
             "spark.ui.retainedStages, and spark.scheduler.listenerbus.eventqueue.capacity if its "
