@@ -17,6 +17,7 @@ from sparkonce.guarantees import Guarantee
 from sparkonce.verify import families as f
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
+from sparkonce.verify.reach import within_lives
 from sparkonce.verify.schedule import (
     Arm,
     AtCommit,
@@ -171,7 +172,8 @@ class _Drawing:
         chosen: Sequence[str] = self._rng.sample(own, k=min(len(own), self._rng.randint(2, 3)))
         ends = [each for each in chosen if each in (f.CRASH, f.ZOMBIE, f.CHECKPOINT)]
         kept = [each for each in chosen if each not in ends[1:]]  # one way to end a life
-        return tuple(element for each in kept for element in self.of(each, workload))
+        drawn = tuple(element for each in kept for element in self.of(each, workload))
+        return within_lives(drawn, self._pipeline, workload)
 
     def network(self, workload: Workload) -> Schedule:
         if self._is_exact:

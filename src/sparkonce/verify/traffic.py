@@ -92,7 +92,7 @@ def aimed(rng: random.Random, pipeline: Pipeline, workload: Workload, turn: int 
     """Faults for what exactly_once sends: some in each of its steps."""
     transactions_min = transactions(pipeline, workload)
     count = min(_TRANSACTIONS_MAX, transactions_min)
-    ends = [each for each in _OF_END if transactions_min > 1 or not _needs_another(each(rng))]
+    ends = [each for each in _OF_END if transactions_min > 1 or not needs_another(each(rng))]
     produced = requests(pipeline, workload)
     middle = {1, (produced + 1) // 2, produced}
     faults = [
@@ -108,7 +108,7 @@ def aimed(rng: random.Random, pipeline: Pipeline, workload: Workload, turn: int 
     # One for each request of each transaction: of two, one would wait for what may not come.
     arms: dict[tuple[str, int, int], Arm] = {}
     for fault in faults:
-        last = min(count, transactions_min - 1) if _needs_another(fault) else count
+        last = min(count, transactions_min - 1) if needs_another(fault) else count
         nth = rng.randint(1, last)
         arms.setdefault((fault.api, fault.nth, nth), Arm(point=_OPENS, nth=nth, fault=fault))
     return tuple(sorted(arms.values(), key=lambda arm: arm.nth))
@@ -132,7 +132,7 @@ def _unaimed(faults: Sequence[Fault]) -> Schedule:
     return tuple({(fault.api, fault.nth): fault for fault in faults}.values())
 
 
-def _needs_another(fault: Fault) -> bool:
+def needs_another(fault: Fault) -> bool:
     """Whether it waits for what only a later transaction sends: in the last it would never end."""
     return fault.api == "EndTxn" and "Produce" in apis_of(getattr(fault, "until", None))
 
