@@ -35,6 +35,7 @@ _RANK: Final = "_sparkonce_rank"
 _FIRST: Final = "_sparkonce_first"
 _FIRST_RANK: Final = "_sparkonce_first_rank"
 _NUMBER: Final = "_sparkonce_number"
+_ROWS_FETCHED: Final = 10_000
 
 
 def set_aside(connection: Opened, move: Move, facts: TableFacts) -> Move:
@@ -58,11 +59,13 @@ def set_aside(connection: Opened, move: Move, facts: TableFacts) -> Move:
         # Each time, others are chosen before more is said: who is second to a bad row is not bad.
         if _judge(connection, _beside_the_table(move, facts)):
             continue
-        if _judge(connection, _among_themselves(move, facts), are_second=True):
+        if _judge_among_themselves(connection, move, facts):
             continue
         if _reason(connection, good) is None:
             return good
-        tried = list(_tried(connection, move)) or [_behind_others(connection, move)]
+        tried = list(_tried(connection, move)) or list(_behind_others(connection, move))
+        if not tried:
+            return good  # that it is refused is told as it is written
         connection.execute(f"DELETE FROM {_BAD} WHERE {_SECOND}")  # to one of these, perhaps
         for number, reason in tried:
             connection.execute(
@@ -71,18 +74,50 @@ def set_aside(connection: Opened, move: Move, facts: TableFacts) -> Move:
             )
 
 
-def _judge(connection: Opened, judgements: Iterator[str], *, are_second: bool = False) -> int:
+def _judge(connection: Opened, judgements: Iterator[str]) -> int:
     """How many are bad; one that can't be asked for so is found by trying."""
     found = 0
     for judgement in judgements:
         with suppress(duckdb.Error):
             told = (
-                f"SELECT *, {are_second} FROM ({judgement}) "
-                f"WHERE {_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
+                f"SELECT *, false FROM ({judgement}) WHERE {_ID} NOT IN (SELECT {_ID} FROM {_BAD})"
             )
             counted = connection.execute(f"INSERT INTO {_BAD} {told}").fetchone()
             found += counted[0] if counted else 0
     return found
+
+
+def _judge_among_themselves(connection: Opened, move: Move, facts: TableFacts) -> int:
+    """How many of those that were chosen have what is unique to one before them that stays. One
+    pass over those that share such a value with others: who is second to one that goes may stay,
+    and so on."""
+    uniques = list(_uniques(move, facts))
+    seconds: list[list[int]] = [[] for _ in uniques]
+    taken: list[set[int]] = [set() for _ in uniques]
+    if not uniques:
+        return 0
+    try:
+        shared = connection.execute(_shared(uniques, move, facts))
+        while rows := shared.fetchmany(_ROWS_FETCHED):
+            for number, *groups in rows:
+                held = list(zip(groups, taken, seconds, strict=True))
+                second = next((aside for group, there, aside in held if group in there), None)
+                if second is not None:
+                    second.append(number)
+                    continue
+                for group, there, _ in held:
+                    if group is not None:
+                        there.add(group)
+    except duckdb.Error:
+        return 0
+    for unique, numbers in zip(uniques, seconds, strict=True):
+        for first in range(0, len(numbers), _ROWS_FETCHED):
+            connection.execute(
+                f"INSERT INTO {_BAD} SELECT {_ID}, {_duplicate(unique)}, true FROM {_CHOSEN} "
+                f"WHERE {_ID} IN (SELECT unnest(?))",
+                [numbers[first : first + _ROWS_FETCHED]],
+            )
+    return sum(map(len, seconds))
 
 
 def refused(move: Move, facts: TableFacts, pipeline: str, dead: str) -> str:
@@ -158,23 +193,21 @@ def _beside_the_table(move: Move, facts: TableFacts) -> Iterator[str]:
         )
 
 
-def _among_themselves(move: Move, facts: TableFacts) -> Iterator[str]:
-    """Of those that were chosen, the ones that have what is unique to one before them, which has
-    nothing that is unique to one before it: who is second to somebody that goes may stay."""
-    uniques = list(_uniques(move, facts))
-    firsts = {f"{_FIRST}_{number}": each for number, each in enumerate(uniques)}
+def _shared(uniques: Sequence[Constraint], move: Move, facts: TableFacts) -> str:
+    """Of those that were chosen, the ones that have what is unique to several; and for each
+    constraint, which of them it is: by the first that has it."""
+    groups = {f"{_FIRST}_{number}": each for number, each in enumerate(uniques)}
     found = ", ".join(
-        f"CASE WHEN {_is_whole(each.columns)} THEN min({_ID}) OVER "
-        f"(PARTITION BY {listed(each.columns)}) END AS {first}"
-        for first, each in firsts.items()
+        f"CASE WHEN {_is_whole(each.columns)} AND count(*) OVER {over} > 1 "
+        f"THEN min({_ID}) OVER {over} END AS {group}"
+        for group, each in groups.items()
+        for over in [f"(PARTITION BY {listed(each.columns)})"]
     )
-    ranked = f"(SELECT *, {found} FROM {_as_in_the_table(move, facts, _CHOSEN)})"
-    is_second = " OR ".join(f"{first} < {_ID}" for first in firsts)
-    for first, each in firsts.items():
-        yield (
-            f"SELECT {_ID}, {_duplicate(each)} FROM {ranked} AS c WHERE {first} < {_ID} "
-            f"AND {first} NOT IN (SELECT {_ID} FROM {ranked} AS o WHERE {is_second})"
-        )
+    return (
+        f"SELECT {_ID}, {', '.join(groups)} "
+        f"FROM (SELECT *, {found} FROM {_as_in_the_table(move, facts, _CHOSEN)}) "
+        f"WHERE coalesce({', '.join(groups)}) IS NOT NULL ORDER BY {_ID}"
+    )
 
 
 def _uniques(move: Move, facts: TableFacts) -> Iterator[Constraint]:
@@ -237,16 +270,25 @@ def _tried(connection: Opened, move: Move) -> Iterator[tuple[int, str]]:
         first, size = low + 1, low - first + 1
 
 
-def _behind_others(connection: Opened, move: Move) -> tuple[int, str]:
-    """The first row that is refused behind those before it, as all together are."""
-    low, high = 1, _count(connection)
-    while low < high:
-        middle = (low + high) // 2
-        if _reason_between(connection, move, 1, middle) is None:
-            low = middle + 1
-        else:
-            high = middle
-    return low, _reason_between(connection, move, 1, low) or "refused beside others"
+def _behind_others(connection: Opened, move: Move) -> Iterator[tuple[int, str]]:
+    """The numbers of rows that are refused behind those before them that are good, and why."""
+    count = _count(connection)
+    bad: list[str] = []
+    good, size = 0, count
+    while good < count:
+        low, high = good + 1, min(good + size, count)
+        if (told := _reason_between(connection, move, 1, high, bad)) is None:
+            good, size = high, min(2 * size, count)
+            continue
+        while low < high:
+            middle = (low + high) // 2
+            if (found := _reason_between(connection, move, 1, middle, bad)) is None:
+                low = middle + 1
+            else:
+                high, told = middle, found
+        yield low, told
+        bad.append(str(low))
+        good, size = low, low - good
 
 
 def _count(connection: Opened) -> int:
@@ -254,8 +296,11 @@ def _count(connection: Opened) -> int:
     return int(counted[0]) if counted else 0
 
 
-def _reason_between(connection: Opened, move: Move, low: int, high: int) -> str | None:
-    rows = f"(SELECT * FROM {_CHOSEN} WHERE {_NUMBER} BETWEEN {low} AND {high})"
+def _reason_between(
+    connection: Opened, move: Move, low: int, high: int, without: Sequence[str] = ()
+) -> str | None:
+    others = f" AND {_NUMBER} NOT IN ({', '.join(without)})" if without else ""
+    rows = f"(SELECT * FROM {_CHOSEN} WHERE {_NUMBER} BETWEEN {low} AND {high}{others})"
     return _reason(connection, replace(move, ready=rows))
 
 

@@ -65,6 +65,17 @@ class TableFacts:
                 own = tuple(spelled[each.lower()] for each in names)
                 made = Constraint(own, expression, referred_table, tuple(referred))
                 kinds.setdefault(kind, []).append(made)
+        indexes = connection.execute(
+            f"SELECT CAST(expressions AS varchar[]) FROM duckdb_indexes() "
+            f"WHERE is_unique AND NOT is_primary AND {where}",
+            given,
+        )
+        for (parts,) in indexes.fetchall():
+            named = [table_name(part) for part in parts]
+            # What is computed is not for us to judge either.
+            if all(len(each) == 1 and each[0].lower() in spelled for each in named):
+                made = Constraint(tuple(spelled[each[0].lower()] for each in named))
+                kinds.setdefault("UNIQUE", []).append(made)
         return cls(
             ".".join(quoted(part) for part in (*schema, name)),
             types,
