@@ -61,6 +61,20 @@ def run(job):
     joined.run(job)
 """
 
+# Its own folder is gone when it is to be cleared away; and it may have written nothing.
+CLEARED = """
+import shutil
+from pathlib import Path
+from sparkonce.verify.pipelines import relay
+from sparkonce.verify.pipelines.relay import POINTS, SHARES, identity, units
+
+def run(job):
+    if job.per_batch != 7:
+        relay.run(job)
+    if job.per_batch != 20:
+        shutil.rmtree(Path(job.folder).parent)
+"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -170,3 +184,32 @@ def test_writers_that_do_not_wait_are_noticed(kafka: LocalKafka, tmp_path: Path)
     (outcome,) = run(kafka, tmp_path / "hasty", str(program), plan)
     assert outcome.verdict is Verdict.BROKEN
     assert Defect.LOST in {each.defect for each in outcome.findings}
+
+
+def test_what_goes_wrong_in_closing_a_trial_fails_that_trial_alone(
+    kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """And hides no broken promise."""
+    program = tmp_path / "cleared.py"
+    program.write_text(CLEARED)
+    plans = [Plan((), Workload(per_batch=size)) for size in (20, 10, 7)]
+    kept, cleared, broken = run(kafka, tmp_path / "courses", str(program), *plans)
+    assert (kept.verdict, kept.error) == (Verdict.KEPT, "")
+    assert cleared.verdict is Verdict.FAILED
+    assert broken.verdict is Verdict.BROKEN
+    assert {each.defect for each in broken.findings} >= {Defect.LOST}
+    for outcome in (cleared, broken):
+        assert "FileNotFoundError" in outcome.error
+
+
+def test_time_under_faults_is_that_of_trials_that_met_one(
+    kafka: LocalKafka, tmp_path: Path
+) -> None:
+    killed = Plan((Kill(point="offsets", nth=2),), Workload())
+    never = Plan((Arm(point="open", nth=99, fault=DelayRequest("Produce")),), Workload())
+    outcomes = run(kafka, tmp_path, RELAY, killed, never)
+    assert [each.verdict for each in outcomes] == [Verdict.KEPT] * 2
+    hit, missed = outcomes
+    assert (hit.is_proof, missed.is_without_fault) == (True, True)
+    assert 0 < hit.under_faults_s < hit.duration_s
+    assert missed.under_faults_s == 0

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from sparkonce.verify.lived import LivedTime
+
 _LOOPBACK: Final = "127.0.0.1"
 START: Final = "start"
 """The point before all others: a job waits there until there is room for it."""
@@ -76,6 +78,8 @@ class Gate:
         self._admitted: set[tuple[int, int]] = set()
         self._resting: set[tuple[int, int]] = set()
         self._released: set[tuple[int, int]] = set()
+        self.lived = LivedTime()
+        """How long each trial really worked; the round ends lives, the gate does all else."""
         self.errors: dict[int, Exception] = {}
         """What went wrong in `decide`, by trial: the first of each."""
         self._closing = False
@@ -101,12 +105,16 @@ class Gate:
 
     def hold(self, trial: int, life: int) -> None:
         """For `decide`: stay until released, killed, or all is over."""
+        self.lived.stop(trial, life)
         with self._changed:
             self._held.add((trial, life))
             self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self._closing or (trial, life) in self._released,
             )
+            is_released = (trial, life) in self._released
+        if is_released:
+            self.lived.start(trial, life)
 
     def admit(self, trial: int, life: int, most: int) -> None:
         """For `decide`: wait until so few are on their way that one more may begin."""
@@ -119,6 +127,7 @@ class Gate:
         with self._changed:
             self._changed.wait_for(may_begin)
             self._admitted.add((trial, life))
+        self.lived.start(trial, life)
 
     @contextmanager
     def resting(self, trial: int, life: int) -> Iterator[None]:
@@ -126,9 +135,12 @@ class Gate:
         with self._changed:
             self._resting.add((trial, life))
             self._changed.notify_all()
+        was_working = self.lived.stop(trial, life)
         try:
             yield
         finally:
+            if was_working:
+                self.lived.start(trial, life)
             with self._changed:
                 self._resting.discard((trial, life))
 
@@ -165,6 +177,7 @@ class Gate:
         trial, life = int(told["trial"]), int(told["life"])
         self._told_s = time.monotonic()
         if "ended" in told:
+            self.lived.stop(trial, life)
             with self._changed:
                 self._ended[trial, life] = str(told["ended"])
                 self._changed.notify_all()

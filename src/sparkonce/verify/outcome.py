@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+_NO_FAULTS: Final = ("MoreInput(", "AwaitSnapshot(")
+"""Elements of a schedule that belong to it and hurt nobody."""
 
 
 class Defect(StrEnum):
@@ -97,3 +101,35 @@ class Outcome:
     """What went in, as code that makes it again; "": as it was before it was noted."""
     cluster: str = ""
     """Which kind it ran on; "": the usual one."""
+    build: int = 0
+    """Which of the book's `builds` it ran with, counted from 0."""
+    under_faults_s: float = 0.0
+    """How long the pipeline worked, in all its lives, in a trial that is under faults."""
+    refused: bool = False
+    """It refused to go on, where it may: what was left in its input counts as neither lost nor
+    kept."""
+
+    @property
+    def faults(self) -> tuple[bool, ...] | None:
+        """Whether each of its faults came to pass; None where nobody noted it."""
+        if self.fired is None:
+            return None
+        told = zip(self.schedule, self.fired, strict=False)
+        return tuple(fired for line, fired in told if not line.startswith(_NO_FAULTS))
+
+    @property
+    def is_without_fault(self) -> bool:
+        """It is known that none came to pass: whatever was found, it shows nothing."""
+        return self.faults is not None and not any(self.faults)
+
+    @property
+    def is_under_faults(self) -> bool:
+        """It came to its end, is no control, and at least one fault came to pass."""
+        if self.control or self.verdict is Verdict.FAILED:
+            return False
+        return any(self.faults or ())
+
+    @property
+    def is_proof(self) -> bool:
+        """It shows that its guarantee holds: kept to the end, under at least one fault."""
+        return self.is_under_faults and self.verdict is Verdict.KEPT and not self.refused

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,7 @@ from sparkonce.verify.child import Child, short_lived
 from sparkonce.verify.contract import Record
 from sparkonce.verify.host import APPLICATIONS, Assignment, Order
 from sparkonce.verify.nemesis import BUSY_MAX, Nemesis
-from sparkonce.verify.outcome import Outcome
+from sparkonce.verify.outcome import Outcome, Verdict
 from sparkonce.verify.schedule import (
     ENDS,
     At,
@@ -93,29 +94,57 @@ class Round:
         self._later = sys.maxsize
         """The life from which on there is more input."""
         self._progress: dict[tuple[str, int], tuple[int, float]] = {}
+        self._unclosed: dict[int, str] = {}
+        """By trial: what went wrong when it was closed."""
 
     def run(self) -> list[Outcome]:
         self._began_s = time.monotonic()
         with ExitStack() as stack:
             stack.callback(self._clear_work)
-            with ThreadPoolExecutor(BUSY_MAX) as threads:
-                for course in self._all:
-                    stack.callback(course.close)
-                list(threads.map(Course.open, self._all))
-            servers = self._kafka.bootstrap_servers
-            watcher = stack.enter_context(readers.Watcher(servers, _topics(self._all)))
-            self._watcher = watcher
             try:
-                with self._gate:
-                    failures = self._live()
-                for number, error in self._gate.errors.items():
-                    failures[number] = "".join(traceback.format_exception(error))
-                self._nemesis.settle()
-                self._heard("reading what is there")
-                return outcomes(self._kafka, self._courses, watcher.seen, failures, self._lasted_s)
+                found = self._outcomes(stack)
             except Exception as error:  # noqa: BLE001 - told in the outcome, which fails the run
-                why = str(error) if isinstance(error, SparkonceError) else traceback.format_exc()
-                return [failed(course, why, self._lasted_s) for course in self._all]
+                found = [failed(course, _told(error), self._lasted_s) for course in self._all]
+        return [self._closed(outcome) for outcome in found]
+
+    def _outcomes(self, stack: ExitStack) -> list[Outcome]:
+        with ThreadPoolExecutor(BUSY_MAX) as threads:
+            for course in self._all:
+                stack.callback(self._closing, course.close, [course.trial.number])
+            list(threads.map(Course.open, self._all))
+        watcher = readers.Watcher(self._kafka.bootstrap_servers, _topics(self._all))
+        watcher.__enter__()
+        self._watcher = watcher
+        stack.callback(self._closing, lambda: watcher.__exit__(None, None, None), self._courses)
+        with self._gate:
+            failures = self._live()
+        for number, error in self._gate.errors.items():
+            failures[number] = "".join(traceback.format_exception(error))
+        self._nemesis.settle()
+        self._heard("reading what is there")
+        return outcomes(self._kafka, self._courses, watcher.seen, failures, self._lasted_s)
+
+    def _closing(self, close: Callable[[], None], numbers: Iterable[int]) -> None:
+        """What goes wrong in it is told in the outcomes of these trials, and ends no others."""
+        try:
+            close()
+        except Exception as error:  # noqa: BLE001 - see above
+            for number in numbers:
+                self._unclosed.setdefault(number, _told(error))
+
+    def _closed(self, outcome: Outcome) -> Outcome:
+        """With what only the end of the round tells of it."""
+        if why := self._unclosed.get(outcome.number):
+            # What was found stands, whatever happened behind it: a broken promise is never hidden.
+            is_broken = outcome.verdict is Verdict.BROKEN
+            verdict = Verdict.BROKEN if is_broken else Verdict.FAILED
+            outcome = replace(outcome, verdict=verdict, error=outcome.error or why)
+        lived_s = self._gate.lived.of(outcome.number) if outcome.is_under_faults else 0.0
+        return replace(
+            outcome,
+            under_faults_s=round(lived_s, 3),
+            refused=self._courses[outcome.number].has_refused,
+        )
 
     @property
     def _lasted_s(self) -> float:
@@ -167,10 +196,12 @@ class Round:
             if self._is_paused_in(life):
                 self._tell(courses, "pause", f"the driver is stopped in life {life + 1}")
                 child.pause()
+                self._gate.lived.end(life)
                 self._zombies.append((child, life))
             else:
                 was_running = child.is_running() and None in ended.values()
                 child.kill()
+                self._gate.lived.end(life)
                 if was_running:
                     self._tell(courses, "kill", f"kill -9 ends life {life + 1}")
                 self._stand_still(f"after life {life + 1}", courses)
@@ -267,6 +298,12 @@ class Round:
         return [each for each in seen if each.topic in course.output_topics]
 
     def _is_where_it_ends(self, course: Course, life: int) -> bool:
+        if not self._has_come_to_its_end(course, life):
+            return False
+        self._gate.lived.stop(course.trial.number, life)  # it waits for the others, and its death
+        return True
+
+    def _has_come_to_its_end(self, course: Course, life: int) -> bool:
         for each in course.trial.schedule:
             if not isinstance(each, ENDS) or each.life != life:
                 continue
@@ -332,6 +369,7 @@ class Round:
                     f"{_ZOMBIE_TIMEOUT_S:g} s. It said last:\n{child.last_words()}"
                 )
         child.kill()
+        self._gate.lived.end(life)
         return endless
 
     def _stand_still(self, when: str, courses: Mapping[int, Course]) -> None:
@@ -363,6 +401,12 @@ class Round:
             for each in course.trial.schedule
         )
         return 2 + 2 * waiting
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, SparkonceError) and error.__cause__ is None:
+        return str(error)
+    return "".join(traceback.format_exception(error))
 
 
 def _ends_in(trial: Trial, life: int) -> bool:

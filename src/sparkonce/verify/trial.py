@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -147,12 +148,13 @@ class Course:
         self._fill()
 
     def close(self) -> None:
-        self.proxy.stop()
-        if self._commits:
-            self._commits.stop()
-        for topic in self._topics:
-            self._kafka.delete_topic(topic)
-        shutil.rmtree(self._folders)
+        with ExitStack() as stack:  # whatever goes wrong with one of them, the others are closed
+            stack.callback(shutil.rmtree, self._folders)
+            for topic in self._topics:
+                stack.callback(self._kafka.delete_topic, topic)
+            if self._commits:
+                stack.callback(self._commits.stop)
+            stack.callback(self.proxy.stop)
 
     @property
     def _topics(self) -> tuple[str, ...]:
@@ -255,6 +257,10 @@ class Course:
         can be noticed and not prevented."""
         was_paused = any(isinstance(each, Pause) for each in self.trial.schedule)
         return was_paused and self.trial.workload.store in BY_VERSION
+
+    @property
+    def has_refused(self) -> bool:
+        return self._has_refused
 
     def refuse(self, why: str) -> None:
         """It does not go on: what came last need not come out, and all else holds."""
