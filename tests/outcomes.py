@@ -32,6 +32,7 @@ def outcome(**changes: Any) -> Outcome:
         "records": 4000,
         "duration_s": 7.25,
         "story": STORY,
+        "fired": (True, True),
     }
     return Outcome(**values | changes)
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-_VERIFY = [sys.executable, "-c", "from sparkonce.console.app import main; main()", "verify"]
+VERIFY = [sys.executable, "-c", "from sparkonce.console.app import main; main()", "verify"]
 
 
 def verify(folder: Path, *arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [*_VERIFY, *arguments], cwd=folder, capture_output=True, text=True, timeout=timeout_s
+        [*VERIFY, *arguments], cwd=folder, capture_output=True, text=True, timeout=timeout_s
     )
     print(done.stdout[-8000:], done.stderr[-3000:])
     return done

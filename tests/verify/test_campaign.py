@@ -15,14 +15,15 @@ from sparkonce.verify.clusters import FORGETFUL, UNVERIFIED, USUAL, VERSION_1, C
 from sparkonce.verify.controls import controls
 from sparkonce.verify.families import EXECUTOR, FAMILIES, LATE, families, trials_of
 from sparkonce.verify.outcome import Defect, Finding, Outcome, Verdict
-from sparkonce.verify.pipelines import built_in
+from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
 from sparkonce.verify.presets import Presets, Wish
 from sparkonce.verify.report.book import Book
-from sparkonce.verify.schedule import Broker, Kill, Pause
+from sparkonce.verify.schedule import Broker, Kill, Pause, to_text
 from sparkonce.verify.trial import Trial
 from sparkonce.verify.workload import Workload
 
 RELAY, _, STATELESS, *_ = built_in()
+DELTA = next(each for each in ends_built_in() if not each.writes_kafka)
 BOOK = Book(seed=5, started="2026-01-01T00:00:00+00:00", versions={})
 
 
@@ -224,6 +225,97 @@ def test_a_trial_of_the_book_again() -> None:
     elsewhere = replace(BOOK, outcomes=(outcome(17, "my_job"),))
     with pytest.raises(ConfigError, match="'my_job', which is not among those given"):
         planned(Wish(pipelines=(RELAY,), seed=5, replay=17), elsewhere)
+
+
+class Clock:
+    """Of a run in which each round takes a minute."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def ran(wish: Wish, book: Book) -> Book:
+    """The book behind a run whose trials all went well."""
+    clock = Clock()
+    for _, rounds in Campaign(wish, book, clock=clock)._plan():
+        for trials in rounds:
+            clock.now_s += 60
+            for each in trials:
+                told = outcome(each.number, each.name)
+                told = replace(told, family=each.family, guarantee=each.guarantee.value)
+                book = book.add(replace(told, schedule=to_text(each.schedule)))
+    return book
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish(pipelines=tuple(built_in()), seed=5, only=("at_least_once",), minutes=1),
+        Wish(pipelines=tuple(peers_built_in()), seed=5, controls=False, minutes=1),
+        Wish(pipelines=(DELTA,), seed=5, controls=False, minutes=1),
+    ],
+    ids=["one guarantee", "peers", "no Kafka behind it"],
+)
+def test_time_ends_a_run_that_needs_one_kind_of_cluster(wish: Wish) -> None:
+    """No trial ever comes that would need another cluster."""
+    first = ran(wish, BOOK)
+    assert first.outcomes
+    assert 0 < len(ran(wish, first).outcomes) - len(first.outcomes) <= 48
+
+
+def test_short_runs_cover_what_a_long_one_does() -> None:
+    wish = Wish(pipelines=(RELAY,), seed=5, controls=False, minutes=1, only=("exactly_once",))
+    book = BOOK
+    for _ in range(40):
+        book = ran(wish, book)
+    drawn = list(islice(Presets(wish).full(count(1)), 4_000))
+    is_zombie = {each.number: any(isinstance(e, Pause) for e in each.schedule) for each in drawn}
+    numbers = {each.number for each in book.outcomes}
+    last = max(numbers)
+    assert last > 1_000
+    early = {number for number in is_zombie if number < last - 700}
+    assert any(is_zombie[number] for number in early)
+    assert early <= numbers, "whatever was drawn comes to its turn"
+
+
+def test_what_is_rare_does_not_wait_until_a_round_of_it_is_full() -> None:
+    trials = [trial(1, schedule=(Pause(point="open"),)), *(trial(2 + n) for n in range(1_000))]
+    order = [[each.number for each in part] for part in in_rounds(iter(trials))]
+    assert order.index([1]) <= 4
+
+
+def test_only_knows_no_capitals() -> None:
+    wish = Wish(pipelines=tuple(built_in()), seed=5, only=("Stateless", "EXACTLY", "zombie"))
+    assert [(each.name, each.family) for each in planned(wish)] == [("stateless", "zombie")]
+
+
+def test_a_cell_whose_trials_failed_or_were_too_few_is_not_done() -> None:
+    wish = Wish(pipelines=(RELAY,), seed=5, minutes=1, controls=False)
+    cell = Counter({("producer", Guarantee.EXACTLY_ONCE, "crash"): 4})
+
+    def left(*outcomes: Outcome) -> Counter[tuple[str, Guarantee, str]]:
+        drawn = Presets(wish).first(count(100), outcomes)
+        return Counter(
+            (each.name, each.guarantee, each.family)
+            for each in drawn
+            if each.family == "crash" and each.guarantee is Guarantee.EXACTLY_ONCE
+        )
+
+    assert left() == cell
+    failed = [replace(outcome(number), verdict=Verdict.FAILED) for number in range(1, 9)]
+    assert left(*failed) == cell
+    assert left(outcome(1), *failed[1:]).total() == 3
+    assert not left(*(outcome(number) for number in range(1, 5)))
+    control = controls(3)[0]
+    seen = replace(outcome(1, control.title), family=control.family, verdict=Verdict.SHOWN)
+    for verdict, again in ((Verdict.SHOWN, 0), (Verdict.FAILED, 1)):
+        with_controls = Presets(replace(wish, controls=True))
+        drawn = with_controls.first(count(100), [replace(seen, verdict=verdict)])
+        assert sum(each.name == control.title for each in drawn) == again
 
 
 def test_rounds_are_of_one_kind() -> None:

@@ -6,10 +6,8 @@ Asks the campaign for outcomes and shows them: a matrix while it runs, a page an
 from __future__ import annotations
 
 import os
-import platform
 import random
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -19,8 +17,9 @@ from rich.markup import escape
 
 from sparkonce.console.course import CourseView
 from sparkonce.errors import ConfigError
-from sparkonce.local.jars import KAFKA_VERSION, broker_jars
+from sparkonce.local.jars import broker_jars
 from sparkonce.local.java import short_lived_variable
+from sparkonce.verify.build import build
 from sparkonce.verify.campaign import Campaign
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
@@ -28,8 +27,10 @@ from sparkonce.verify.presets import Wish
 from sparkonce.verify.report.book import Book
 from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.report.grid import Standing
+from sparkonce.verify.report.markup import counted, span
 from sparkonce.verify.report.matrix import Matrix
 from sparkonce.verify.report.page import render
+from sparkonce.verify.report.shown import shown, shown_words, under_faults_s
 
 _DEFAULT_BOOK = Path("verification.json")
 
@@ -58,8 +59,8 @@ def verify(
         list[str] | None,
         typer.Option(
             metavar="WORD",
-            help="Only trials whose pipeline, guarantee or family has this word; several must all "
-            "be there.",
+            help="Only trials whose pipeline, guarantee or family has this word, in capitals or "
+            "not; several must all be there.",
         ),
     ] = None,
     minutes: Annotated[
@@ -123,9 +124,9 @@ def verify(
     console = Console()
     os.environ.update(short_lived_variable())  # for brokers, tools and Spark
     broker_jars()  # here, because its progress bar and the matrix can't share the screen
-    if fresh:
-        json.unlink(missing_ok=True)
-    book = Book.read(json) if json.exists() else _new_book(seed)
+    page = json.with_suffix(".html")
+    _check_places(json, page)
+    book = Book.read(json) if json.exists() and not fresh else _new_book(seed)
     if seed is not None and seed != book.seed:
         raise ConfigError(
             f"{json} was begun with seed {book.seed}, not {seed}: leave --seed out to go on with "
@@ -146,11 +147,15 @@ def verify(
     )
     console.print(f"seed {book.seed}; {len(book.outcomes)} trials in {escape(str(json))} so far")
     before_s = book.elapsed_s
+    book, index = book.written_by(build())
+    if told := _other_builds(book, index):
+        console.print(f"[yellow]{told}[/]", highlight=False)
     matrix = Matrix(book.outcomes)
     with CourseView(console, matrix) as view:
         campaign = Campaign(
             wish,
             book,
+            build=index,
             told=view.add,
             heard=view.say,
             saved=lambda so_far: so_far.write(json),
@@ -159,31 +164,66 @@ def verify(
         try:
             campaign.run()
         except KeyboardInterrupt:
-            console.print("Stopped. What had ended before is in the book.")
-        book = campaign.book
-    page = json.with_suffix(".html")
-    page.write_text(render(book), encoding="utf-8")
-    standing = matrix.standing
-    colour = "green" if standing is Standing.KEPT else "red"
+            console.print("Stopped. All trials whose round had ended before are in the book.")
+        finally:
+            book = campaign.book
+            if book.outcomes:
+                page.write_text(render(book), encoding="utf-8")
     console.print(matrix.legend())
-    fired = Firing.of(book.outcomes).words
-    told = f" Of the faults that were planned, {fired} came to pass." if fired else ""
-    console.print(f"[bold {colour}]{standing.value}.[/] {len(book.outcomes)} trials.{told}")
     console.print(f"This run took {book.elapsed_s - before_s:.0f} s.")
-    for what, where in (("page", page), ("book", json)):
+    for what, where in (("page", page), ("book", json)) if book.outcomes else ():
         console.print(f"{what}: {escape(str(where))}", highlight=False, soft_wrap=True)
-    if standing is not Standing.KEPT:
+    if told := _other_builds(book, index):
+        console.print(f"[yellow]{told}[/]", highlight=False)
+    _conclude(console, book, matrix.standing)
+    if matrix.standing not in (Standing.KEPT, Standing.PARTLY):
         raise typer.Exit(1)
+
+
+def _conclude(console: Console, book: Book, standing: Standing) -> None:
+    """The last two lines: what came of it, and what of it is shown by how many trials."""
+    colour = {Standing.KEPT: "green", Standing.PARTLY: "yellow"}.get(standing, "red")
+    under = sum(outcome.is_under_faults for outcome in book.outcomes)
+    said = f"{counted(len(book.outcomes), 'trial')}, {under:,} under a fault that came to pass"
+    if seconds := under_faults_s(book.outcomes):
+        said += f", for {span(seconds)} together"
+    if fired := Firing.of(book.outcomes).words:
+        said += f"; of the faults that were planned, {fired} did"
+    console.print(f"[bold {colour}]{standing.value}.[/] {said}.", soft_wrap=True)
+    held = shown_words(shown(book.outcomes))
+    console.print(f"Trials that kept it under a fault: {held}.", soft_wrap=True)
+
+
+def _other_builds(book: Book, index: int) -> str:
+    """That other sources or versions than those of now have trials in the book; "" if none have."""
+    builds = book.builds
+    now = builds[index][0]
+    told = []
+    for versions, trials in builds[:index] + builds[index + 1 :]:
+        names = [name for name in {**now, **versions} if versions.get(name) != now.get(name)]
+        other = ", ".join(f"{name} {versions.get(name, 'not noted')}" for name in names)
+        if trials:
+            told.append(f"{trials:,} with {other}")
+    if not told:
+        return ""
+    return (
+        f"Trials in this book that did not run with what is here now: {'; '.join(told)}. They are "
+        "counted with the others; --fresh starts a new book."
+    )
+
+
+def _check_places(json: Path, page: Path) -> None:
+    """Before the first trial: what can't be kept need not be run."""
+    if page == json:
+        raise ConfigError(f"--json {json} is where the page is written: name it .json")
+    Book.check_writable(json)
+    if page.is_dir() or (page.exists() and not os.access(page, os.W_OK)):
+        raise ConfigError(f"the page {page} can't be written: move what is there, or name another")
 
 
 def _new_book(seed: int | None) -> Book:
     return Book(
         seed=seed if seed is not None else random.SystemRandom().randrange(2**32),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions={
-            "sparkonce": version("sparkonce"),
-            "kafka": KAFKA_VERSION,
-            "spark": version("pyspark"),
-            "python": platform.python_version(),
-        },
+        versions=build(),
     )

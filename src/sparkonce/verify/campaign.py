@@ -1,7 +1,8 @@
 """Runs trials: in rounds, on one cluster after the other, until all are done or time is over.
 
-Which trials these are is said by `presets`. Each outcome goes into the book as it comes, so a run
-that was stopped is gone on with by the next.
+`presets` says which trials these are. Outcomes go into the book, and the book to the disk, as soon
+as their round is over: the next run goes on where this one was stopped, and first with what was
+drawn and had not come to its turn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify.clusters import CLUSTERS, USUAL, Cluster
 from sparkonce.verify.outcome import Outcome, Verdict
 from sparkonce.verify.presets import Presets, Wish
-from sparkonce.verify.promises import judge, missing
+from sparkonce.verify.promises import missing
 from sparkonce.verify.report.book import Book
 from sparkonce.verify.round import Round
 from sparkonce.verify.schedule import Pause, Schedule, to_text
@@ -28,6 +29,8 @@ from sparkonce.verify.trial import Trial
 
 _TOGETHER: Final = 48
 """Trials in a round. They share a process: with Spark, its start takes longer than they do."""
+_WAITS_MAX: Final = 4 * _TOGETHER
+"""Trials that are drawn while one waits for others of its kind."""
 _MORE_CHANCES: Final = 2
 _SHRINK_BUDGET: Final = 12
 
@@ -40,38 +43,46 @@ class Campaign:
         wish: Wish,
         book: Book,
         *,
+        build: int = 0,
         told: Callable[[Outcome], None] = lambda outcome: None,
         heard: Callable[[str], None] = lambda text: None,
         saved: Callable[[Book], None] = lambda book: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._wish = wish
         self._presets = Presets(wish)
         self._book = book
+        self._before_s = book.elapsed_s
+        self._build = build
         self._told = told
         self._heard = heard
         self._saved = saved
-        self._began_s = time.monotonic()
+        self._clock = clock
+        self._began_s = clock()
         self._postgres: LocalPostgres | None = None
 
     def run(self) -> None:
-        """To the end of what was asked for; what was done is in the book at every moment."""
+        """To the end of what was asked for. However it ends, the book is saved."""
         self._presets.check()
-        self._began_s = time.monotonic()
-        before_s = self._book.elapsed_s
-        with (
-            tempfile.TemporaryDirectory(prefix="sparkonce-verify-") as folder,
-            self._database() as self._postgres,
-        ):
-            for cluster, rounds in self._plan():
-                self._heard("starting Kafka")
-                with cluster.start(self._wish.brokers) as kafka:
-                    for trials in rounds:
-                        for outcome in self._round(kafka, trials, Path(folder)):
-                            self._book = self._book.add(outcome)
-                            self._told(outcome)
-                        elapsed_s = before_s + time.monotonic() - self._began_s
-                        self._book = replace(self._book, elapsed_s=round(elapsed_s, 1))
-                        self._saved(self._book)
+        self._began_s = self._clock()
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="sparkonce-verify-") as folder,
+                self._database() as self._postgres,
+            ):
+                for cluster, rounds in self._plan():
+                    self._heard("starting Kafka")
+                    with cluster.start(self._wish.brokers) as kafka:
+                        for trials in rounds:
+                            self._round(kafka, trials, Path(folder))
+        finally:
+            if self._book.outcomes:
+                self._save()
+
+    def _save(self) -> None:
+        elapsed_s = self._before_s + self._clock() - self._began_s
+        self._book = replace(self._book, elapsed_s=round(elapsed_s, 1))
+        self._saved(self._book)
 
     def _database(self) -> AbstractContextManager[LocalPostgres | None]:
         wanted = any("postgres" in each.services for each in self._wish.pipelines)
@@ -101,11 +112,13 @@ class Campaign:
                 yield cluster, chain(rounds, self._once_more(numbers)) if is_usual else rounds
         if self._wish.minutes:
             runs = None if self._wish.runs is None else max(0, self._wish.runs - len(drawn))
-            endless = islice(self._presets.full(numbers), runs)
-            for cluster, trials in groupby(endless, lambda trial: trial.cluster):
+            # What a former run had drawn and not run comes first, else it would never come.
+            endless = self._presets.full(chain(self._book.gaps, numbers))
+            for cluster, trials in groupby(islice(endless, runs), lambda trial: trial.cluster):
+                yield cluster, self._in_time(in_rounds(trials))
+                # Here, before the next cluster is looked for: it may be the only one there is.
                 if self._is_late():
                     return
-                yield cluster, self._in_time(in_rounds(trials))
 
     def _once_more(self, numbers: Iterator[int]) -> Iterator[list[Trial]]:
         """Further trials of weaker guarantees, where those so far have not shown what they must.
@@ -121,7 +134,7 @@ class Campaign:
             yield from in_rounds(self._presets.of_weaker(numbers, weak))
 
     def _is_late(self) -> bool:
-        return time.monotonic() >= self._began_s + (self._wish.minutes or 0) * 60
+        return self._clock() >= self._began_s + (self._wish.minutes or 0) * 60
 
     def _in_time(self, rounds: Iterator[list[Trial]]) -> Iterator[list[Trial]]:
         for trials in rounds:
@@ -129,47 +142,64 @@ class Campaign:
                 return
             yield trials
 
-    def _round(self, kafka: LocalKafka, trials: Sequence[Trial], folder: Path) -> Iterator[Outcome]:
-        by_number = {trial.number: trial for trial in trials}
+    def _round(self, kafka: LocalKafka, trials: Sequence[Trial], folder: Path) -> None:
         names = ", ".join(dict.fromkeys(trial.name for trial in trials))
 
         def heard(text: str) -> None:
             self._heard(f"{len(trials)} trials ({names}): {text}")
 
-        for outcome in Round(kafka, trials, folder, postgres=self._postgres, heard=heard).run():
+        round_ = Round(kafka, trials, folder, postgres=self._postgres, heard=heard)
+        outcomes = [replace(outcome, build=self._build) for outcome in round_.run()]
+        for outcome in outcomes:
+            self._book = self._book.add(outcome)
+        self._save()
+        for outcome in outcomes:
+            self._told(outcome)
+        # Behind all else: it takes minutes, and who stops it must not lose what it is about.
+        by_number = {trial.number: trial for trial in trials}
+        for outcome in outcomes:
             if outcome.verdict is Verdict.BROKEN:
-                trial = by_number[outcome.number]
-                yield replace(outcome, shrunk=to_text(self._shrunk(kafka, trial, folder)))
-            else:
-                yield outcome
+                self._shrink(kafka, by_number[outcome.number], outcome, folder)
 
-    def _shrunk(self, kafka: LocalKafka, trial: Trial, folder: Path) -> Schedule:
-        """The shortest schedule that still breaks the promise, by running it alone."""
+    def _shrink(self, kafka: LocalKafka, trial: Trial, outcome: Outcome, folder: Path) -> None:
+        """Look for the shortest schedule that still breaks the promise, by running it alone; the
+        shortest so far is in the book at every moment."""
+
+        def keep(schedule: Schedule) -> None:
+            self._book = self._book.put(replace(outcome, shrunk=to_text(schedule)))
+            self._save()
 
         def fails(schedule: Schedule) -> bool:
             self._heard(
                 f"trial {trial.number} broke its promise: with {len(schedule)} of its faults"
             )
             alone = [replace(trial, schedule=schedule)]
-            (outcome,) = Round(kafka, alone, folder, postgres=self._postgres).run()
-            return judge(trial.guarantee, outcome.findings) is Verdict.BROKEN
+            (again,) = Round(kafka, alone, folder, postgres=self._postgres).run()
+            is_broken = again.verdict is Verdict.BROKEN
+            if is_broken:
+                keep(schedule)
+            return is_broken
 
-        return shrink(trial.schedule, fails, _SHRINK_BUDGET)
+        keep(shrink(trial.schedule, fails, _SHRINK_BUDGET))
 
 
 def in_rounds(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
-    """Together goes what may share a process and ends its lives in the same way."""
+    """Together goes what may share a process and ends its lives in the same way.
+
+    What is rare does not wait for ever until a round is full.
+    """
     waiting: dict[tuple[bool, bool], list[Trial]] = {}
-    for trial in trials:
+    since: dict[tuple[bool, bool], int] = {}
+    for drawn, trial in enumerate(trials):
         if not trial.pipeline.shares or not trial.shares:
             yield [trial]
             continue
         is_paused = any(isinstance(each, Pause) for each in trial.schedule)
-        group = waiting.setdefault((trial.pipeline.spark, is_paused), [])
-        group.append(trial)
-        if len(group) == _TOGETHER:
-            yield list(group)
-            group.clear()
-    for group in waiting.values():
-        if group:
-            yield group
+        kind = (trial.pipeline.spark, is_paused)
+        waiting.setdefault(kind, []).append(trial)
+        since.setdefault(kind, drawn)
+        for each in list(waiting):
+            if len(waiting[each]) == _TOGETHER or drawn - since[each] >= _WAITS_MAX:
+                del since[each]
+                yield waiting.pop(each)
+    yield from waiting.values()

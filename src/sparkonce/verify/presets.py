@@ -7,6 +7,7 @@ stopped, and any trial can be run again.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -28,7 +29,7 @@ from sparkonce.verify.families import (
     families,
     trials_of,
 )
-from sparkonce.verify.outcome import Outcome
+from sparkonce.verify.outcome import Outcome, Verdict
 from sparkonce.verify.schedule import parse
 from sparkonce.verify.trial import Trial
 from sparkonce.verify.workload import Workload
@@ -59,6 +60,9 @@ _EXPIRING: Final[Sequence[tuple[str, str]]] = (
     ("stateless", EXPIRY),
 )
 
+Seen = Counter[tuple[str, str, str]]
+"""Trials that the book has of a cell: a pipeline's name, a guarantee, a family."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
@@ -72,7 +76,7 @@ class Wish:
     minutes: float | None = None
     """The full preset, for about this long. None: the quick one."""
     only: tuple[str, ...] = ()
-    """Words that have to be in a trial's pipeline, guarantee or family; one a kind is enough."""
+    """Words that have to be in a trial's pipeline, guarantee or family, in capitals or not."""
     controls: bool = True
     bounces: bool = False
     """Kafka's own method, in place of all else."""
@@ -80,8 +84,8 @@ class Wish:
     """A trial of the book, again and alone."""
 
     def wants(self, pipeline: str, guarantee: str, family: str) -> bool:
-        told = (pipeline, guarantee, family)
-        return all(any(word in each for each in told) for word in self.only)
+        told = [each.lower() for each in (pipeline, guarantee, family)]
+        return all(any(word.lower() in each for each in told) for word in self.only)
 
 
 class Presets:
@@ -142,17 +146,17 @@ class Presets:
         if self._wish.bounces:
             number = next(numbers)
             return [replace(bounces(), number=number, seed=self._seed(number))]
-        drawn = self._quick(numbers)
         if not self._wish.minutes:
-            return drawn
-        # Cells that the book has nothing of; then chance decides.
-        drawn += self._elsewhere(numbers, FORGETFUL, _EXPIRING)
-        seen = {(each.pipeline, each.guarantee, each.family) for each in outcomes}
-        return [
-            trial
-            for trial in drawn
-            if (trial.name, trial.guarantee.value, trial.family) not in seen
-        ][: self._wish.runs]
+            return self._quick(numbers, Counter())[: self._wish.runs]
+        # What the book lacks of each cell; then chance decides. A trial that failed says nothing.
+        seen = Counter(
+            (each.pipeline, each.guarantee, each.family)
+            for each in outcomes
+            if each.verdict is not Verdict.FAILED
+        )
+        drawn = self._quick(numbers, seen)
+        drawn += self._elsewhere(numbers, FORGETFUL, _EXPIRING, seen)
+        return drawn[: self._wish.runs]
 
     def of_weaker(
         self, numbers: Iterator[int], weak: Collection[tuple[str, Guarantee]]
@@ -193,21 +197,25 @@ class Presets:
             workload=Workload.parse(workload) if workload else alike[0].workload,
         )
 
-    def _quick(self, numbers: Iterator[int]) -> list[Trial]:
+    def _quick(self, numbers: Iterator[int], seen: Seen) -> list[Trial]:
         """Each cell, as often as its trials are too different for one; and the controls."""
         drawn: list[Trial] = []
         for pipeline in self._wish.pipelines:
             for guarantee in pipeline.guarantees:
                 for family in families(pipeline, guarantee):
                     if self._wish.wants(pipeline.name, guarantee.value, family):
-                        drawn += self._cell(numbers, pipeline, guarantee, family, USUAL)
-        drawn += self._elsewhere(numbers, UNVERIFIED, _ON_VERSION_1)
+                        drawn += self._cell(numbers, pipeline, guarantee, family, USUAL, seen)
+        drawn += self._elsewhere(numbers, UNVERIFIED, _ON_VERSION_1, seen)
         if self._wish.controls:
-            drawn += self._controls(numbers)
-        return drawn[: self._wish.runs]
+            drawn += self._controls(numbers, seen)
+        return drawn
 
     def _elsewhere(
-        self, numbers: Iterator[int], cluster: Cluster, cells: Sequence[tuple[str, str]]
+        self,
+        numbers: Iterator[int],
+        cluster: Cluster,
+        cells: Sequence[tuple[str, str]],
+        seen: Seen,
     ) -> list[Trial]:
         """Cells by pipeline and family, on a cluster of another kind."""
         by_name = {pipeline.name: pipeline for pipeline in self._wish.pipelines}
@@ -216,7 +224,7 @@ class Presets:
             for name, family in cells
             if name in by_name
             and self._wish.wants(f"{name}, {cluster.name}", _EXACTLY.value, family)
-            for trial in self._cell(numbers, by_name[name], _EXACTLY, family, cluster)
+            for trial in self._cell(numbers, by_name[name], _EXACTLY, family, cluster, seen)
         ]
 
     def _cell(
@@ -226,18 +234,23 @@ class Presets:
         guarantee: Guarantee,
         family: str,
         cluster: Cluster,
+        seen: Seen,
     ) -> list[Trial]:
         """Its trials go round among what there is to choose, from where the seed begins."""
         cell = f"{self._wish.seed}/{pipeline.name}/{guarantee.value}/{family}/{cluster.name}"
         first = random.Random(cell).randrange(_TURNS)
         return [
             self._trial(next(numbers), pipeline, guarantee, family, cluster, first + index)
-            for index in range(trials_of(pipeline, guarantee, family))
+            for index in range(
+                seen[_name(pipeline, cluster), guarantee.value, family],
+                trials_of(pipeline, guarantee, family),
+            )
         ]
 
-    def _controls(self, numbers: Iterator[int]) -> Iterator[Trial]:
+    def _controls(self, numbers: Iterator[int], seen: Seen) -> Iterator[Trial]:
         for control in controls(self._wish.brokers):
-            if self._wish.wants(control.title, control.guarantee.value, control.family):
+            cell = (control.title, control.guarantee.value, control.family)
+            if self._wish.wants(*cell) and not seen[cell]:
                 number = next(numbers)
                 yield replace(control, number=number, seed=self._seed(number))
 
@@ -270,8 +283,7 @@ class Presets:
                 family = MIXED
             if WORKER in own and rng.random() < _EXECUTOR_SHARE:
                 family = EXECUTOR
-            name = f"{pipeline.name}, {cluster.name}" if cluster.name else pipeline.name
-            if self._wish.wants(name, guarantee.value, family):
+            if self._wish.wants(_name(pipeline, cluster), guarantee.value, family):
                 yield self._trial(number, pipeline, guarantee, family, cluster)
 
     def _trial(
@@ -303,3 +315,8 @@ class Presets:
 
     def _seed(self, number: int) -> int:
         return random.Random(f"{self._wish.seed}/{number}").randrange(2**32)
+
+
+def _name(pipeline: Pipeline, cluster: Cluster) -> str:
+    """As reports have it."""
+    return f"{pipeline.name}, {cluster.name}" if cluster.name else pipeline.name

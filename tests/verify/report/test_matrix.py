@@ -33,6 +33,8 @@ ALLOWED = outcome(guarantee="at_least_once", findings=(repeated(1),))
 BROKEN = outcome(verdict=Verdict.BROKEN, findings=(lost(3), repeated(1)))
 SHOWN = outcome(control=True, verdict=Verdict.SHOWN, findings=(lost(5),))
 WEAK = outcome(control=True, verdict=Verdict.WEAK)
+UNHIT = outcome(fired=(False, False))
+REFUSED = outcome(refused=True)
 FAILED = outcome(verdict=Verdict.FAILED, findings=(lost(900),), error="broker 2 is gone")
 
 
@@ -48,6 +50,10 @@ FAILED = outcome(verdict=Verdict.FAILED, findings=(lost(900),), error="broker 2 
         ((WEAK, WEAK), "too weak", "2 trials", Tone.UNPROVEN),
         ((KEPT, FAILED), "✓ 1, failed 1", "2 trials", Tone.UNPROVEN),
         ((FAILED,), "failed 1", "1 trial", Tone.UNPROVEN),
+        ((KEPT, KEPT, UNHIT), "✓ 2, 1 without any fault", "", Tone.CLEAN),
+        ((UNHIT, UNHIT), "2 without any fault", "2 trials", Tone.UNPROVEN),
+        ((REFUSED, KEPT), "✓ 1, refused 1", "", Tone.CLEAN),
+        ((REFUSED,), "refused 1", "1 trial", Tone.EXPECTED),
     ],
 )
 def test_a_cell_says_what_was_found(
@@ -81,6 +87,17 @@ def test_rows_go_from_weak_to_strong_and_a_weakened_control_has_its_own() -> Non
         ((KEPT, WEAK), Standing.WEAK),
         ((KEPT, outcome(guarantee="at_least_once")), Standing.WEAK),
         ((KEPT, FAILED), Standing.FAILED),
+        ((UNHIT, SHOWN), Standing.UNSHOWN),
+        ((outcome(fired=None),), Standing.UNSHOWN),
+        ((REFUSED,), Standing.UNSHOWN),
+        ((ALLOWED,), Standing.PARTLY),
+        (
+            (
+                KEPT,
+                outcome(guarantee="at_least_once", findings=(repeated(1),), fired=(False, False)),
+            ),
+            Standing.PARTLY,
+        ),
         ((WEAK, FAILED, BROKEN), Standing.BROKEN),
     ],
 )
@@ -132,6 +149,8 @@ def test_a_line_tells_a_trial() -> None:
         "   12  payments  exactly_once  network  seed 8842  broken  lost 1,200  7.2 s"
     )
     assert "kept    nothing found  7.2 s" in line(KEPT)
+    assert "nothing found; it refused to go on  7.2 s" in line(REFUSED)
+    assert "nothing found; no fault came to pass  7.2 s" in line(UNHIT)
 
 
 def test_a_line_stays_one_line() -> None:

@@ -105,13 +105,37 @@ def test_every_link_has_its_target_and_every_cell_its_section() -> None:
         (
             (outcome(), SHOWN),
             "clean",
-            ["Every promise was kept", "In 1 trial,", "lost 9 and repeated 0", "were caught"],
+            [
+                "Every promise was kept",
+                "In 1 trial in which a fault came to pass",
+                "lost 9 and repeated 0",
+                "were caught",
+            ],
         ),
         ((outcome(),), "clean", ["Every promise was kept", "No control was run"]),
         (
             (outcome(), outcome(number=2, verdict=Verdict.FAILED)),
             "unproven",
             ["Not every trial came to its end", "1 trial could not be run"],
+        ),
+        (
+            (outcome(fired=(False, False)), outcome(number=2, fired=None)),
+            "unproven",
+            [
+                "Nothing was shown",
+                "exactly_once: nothing shown",
+                "Not counted: 1 trial without any fault, 1 trial of which nobody noted",
+            ],
+        ),
+        (
+            (outcome(guarantee="at_least_once", findings=(repeated(1),)),),
+            "expected",
+            ["No promise was broken, and not", "exactly_once: nothing shown, at_least_once 1."],
+        ),
+        (
+            (outcome(), outcome(number=2, refused=True)),
+            "clean",
+            ["Every promise was kept", "exactly_once 1.", "1 trial in which the pipeline refused"],
         ),
         ((), "unproven", ["No trial has been run yet"]),
     ],
@@ -133,10 +157,42 @@ def test_a_broken_promise_is_linked_from_the_headline() -> None:
 
 
 def test_figures_seed_and_versions_are_told() -> None:
-    text = _Page(render(MIXED)).text
-    for words in ("trials 6", "records 24,000", "faults 12", "time 2.3 h", "seed 20261115"):
+    timed = replace(MIXED, outcomes=tuple(replace(e, under_faults_s=9.5) for e in MIXED.outcomes))
+    text = _Page(render(timed)).text
+    for words in (
+        "trials 6",
+        "under a fault 3",
+        "records 24,000",
+        "faults that fired 10 of 10 (100 %)",
+        "time under faults 57 s",
+        "run time 2.3 h",
+        "seed 20261115",
+    ):
         assert words in text
     assert "sparkonce 0.1.0 · kafka 4.3.0 · spark 4.2.0 · python 3.11.9" in text
+
+
+def test_builds_that_wrote_in_the_same_book_are_told_apart() -> None:
+    one = book(outcome(), outcome(number=2))
+    assert "builds wrote" not in _Page(render(one)).text
+    two, build = one.written_by({"sparkonce": "0.1.0", "product": "bbbb"})
+    text = _Page(render(two.add(outcome(number=3, build=build)))).text
+    assert "2 builds wrote in this book" in text
+    assert "2 trials: sparkonce 0.1.0 · kafka 4.3.0" in text
+    assert "1 trial: sparkonce 0.1.0 · product bbbb" in text
+
+
+def test_what_a_verdict_would_hide_is_said_in_the_trials() -> None:
+    trials = (
+        outcome(refused=True, under_faults_s=3.25),
+        outcome(number=2, family="crash", fired=(False, False)),
+    )
+    text = _Page(render(book(*trials))).text
+    assert "Trial 1 kept refused to go on · 4,000 records" in text
+    assert "It refused The pipeline refused to go on over state" in text
+    assert "Under faults 3.2 s" in text
+    assert "Trial 2 kept without any fault" in text
+    assert "exactly_once · crash 1 without any fault" in text
 
 
 def test_a_broken_trial_is_told_whole() -> None:
@@ -158,6 +214,13 @@ def test_the_plots_say_zero_and_what_is_not() -> None:
     assert "at_least_once of 4,000 records 0 lost 1,200 repeated" in text
     assert "The scale is logarithmic" in text
     assert "zombie 1 trial broken 1 broken" in text
+
+
+def test_controls_are_no_part_of_what_guarantees_lost() -> None:
+    text = _Page(render(book(outcome(), replace(SHOWN, pipeline="offsets outside")))).text
+    assert "by guarantee exactly_once of 4,000 records 0 lost 0 repeated Controls: lost" in text
+    assert "offsets outside has to show: lost 9 lost 0 repeated" in text
+    assert "Controls: lost" not in _Page(render(book(outcome()))).text
 
 
 def test_every_word_is_explained() -> None:
@@ -267,4 +330,5 @@ def test_what_had_no_chance_is_said_and_counted() -> None:
     assert "Kill(point='record') # had no chance" in words
     assert "nth=2) # had no chance" not in words
     assert "Workload(records=160)" in words
-    assert "had no chance" not in _Page(render(book(outcome()))).text, "it was not noted then"
+    old = outcome(fired=None)
+    assert "had no chance" not in _Page(render(book(old))).text, "it was not noted then"

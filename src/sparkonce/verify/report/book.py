@@ -11,7 +11,9 @@ import json
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -20,10 +22,14 @@ from typing import Any, Final, Self
 from sparkonce.errors import SparkonceError
 from sparkonce.verify.outcome import Outcome
 from sparkonce.verify.report.firing import Firing
+from sparkonce.verify.report.shown import shown, under_faults_s
 
-_FORMAT: Final = 2
-_READABLE: Final = (1, _FORMAT)
-"""The first did not say what had fired, nor how much had gone in."""
+_FORMAT: Final = 3
+_READABLE: Final = (1, 2, _FORMAT)
+"""The first did not say what had fired, nor how much had gone in; the second did not say by which
+build, nor for how long."""
+_DERIVED: Final = ("firing", "shown", "under_faults_s", "trials_by_build")
+"""Fields of the file that are sums of what the outcomes say: for people and other programs."""
 
 
 class BookError(SparkonceError):
@@ -37,10 +43,12 @@ class Book:
     started: str
     """When the first run began, as an ISO date and time."""
     versions: dict[str, str]
-    """Of sparkonce, kafka, spark and python."""
+    """Of the run that began it: sparkonce, kafka, spark and python, and digests of the sources."""
     outcomes: tuple[Outcome, ...] = ()
     elapsed_s: float = 0.0
     """Of all runs that wrote in this book."""
+    other_versions: tuple[dict[str, str], ...] = ()
+    """Of later runs, where they had others: `Outcome.build` counts on from 1."""
 
     def __post_init__(self) -> None:
         numbers = [outcome.number for outcome in self.outcomes]
@@ -50,12 +58,40 @@ class Book:
 
     @property
     def next_number(self) -> int:
-        """The number of the next trial; the first is 1. Gaps that a stopped run left stay."""
+        """The first that no trial has, nor any behind it; it begins with 1."""
         return max((outcome.number for outcome in self.outcomes), default=0) + 1
+
+    @property
+    def gaps(self) -> list[int]:
+        """Numbers below it that no trial has: drawn by a run that ended before their turn."""
+        taken = {outcome.number for outcome in self.outcomes}
+        return [number for number in range(1, self.next_number) if number not in taken]
+
+    @property
+    def builds(self) -> list[tuple[dict[str, str], int]]:
+        """Each build that wrote in it, with the number of its trials."""
+        trials = Counter(outcome.build for outcome in self.outcomes)
+        every = (self.versions, *self.other_versions)
+        return [(versions, trials[build]) for build, versions in enumerate(every)]
+
+    def written_by(self, versions: dict[str, str]) -> tuple[Book, int]:
+        """The book as these versions go on with it, and which of its builds they are."""
+        every = [self.versions, *self.other_versions]
+        if versions in every:
+            return self, every.index(versions)
+        return replace(self, other_versions=(*self.other_versions, versions)), len(every)
 
     def add(self, outcome: Outcome) -> Book:
         """The book with one more trial. A number that is taken is a `ValueError`."""
         return replace(self, outcomes=(*self.outcomes, outcome))
+
+    def put(self, outcome: Outcome) -> Book:
+        """The book with this in place of the trial of the same number."""
+        same = outcome.number
+        return replace(
+            self,
+            outcomes=tuple(outcome if each.number == same else each for each in self.outcomes),
+        )
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -63,7 +99,8 @@ class Book:
             fields = json.loads(path.read_text(encoding="utf-8"))
             if not isinstance(fields, dict) or "format" not in fields:
                 raise _Damage('it is JSON of another kind, without the field "format"')
-            fields.pop("firing", None)  # a sum of what the outcomes say
+            for name in _DERIVED:
+                fields.pop(name, None)
             if (written := fields.pop("format")) not in _READABLE:
                 raise BookError(
                     f"the book {path} is written in format {written!r}, this version of sparkonce "
@@ -83,22 +120,22 @@ class Book:
                 "bring back an older version of the file, or start a new book under another name"
             ) from error
 
+    @staticmethod
+    def check_writable(path: Path) -> None:
+        """BookError if a book can't be written there; nothing that is there is touched."""
+        if path.is_dir():
+            raise BookError(f"the book {path} can't be written: it is a folder; name a file")
+        with _draft(path):
+            pass
+
     def write(self, path: Path) -> None:
         """All or nothing: what is at the path is a whole book at any moment."""
-        draft = path.with_name(path.name + ".draft")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with _draft(path) as draft:
             with draft.open("w", encoding="utf-8") as file:
                 file.write(self._json())
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise BookError(
-                f"the book {path} can't be written: {error.strerror}; the former one is untouched. "
-                "Make room or choose another path, and run again to go on from there"
-            ) from error
 
     def _json(self) -> str:
         head = {
@@ -106,14 +143,36 @@ class Book:
             "seed": self.seed,
             "started": self.started,
             "versions": self.versions,
+            **({"other_versions": self.other_versions} if self.other_versions else {}),
             "elapsed_s": self.elapsed_s,
             "firing": dataclasses.asdict(Firing.of(self.outcomes)),
+            "shown": shown(self.outcomes),
+            "under_faults_s": under_faults_s(self.outcomes),
+            "trials_by_build": [trials for _, trials in self.builds],
         }
         lines = [f" {json.dumps(name)}: {_dumps(value)}," for name, value in head.items()]
         outcomes = ",\n".join("  " + _dumps(_fields(outcome)) for outcome in self.outcomes)
         return "\n".join(
             ["{", *lines, ' "outcomes": [', *([outcomes] * bool(outcomes)), " ]", "}\n"]
         )
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A new file beside it, which is gone behind; BookError where there can't be one."""
+    draft = path.with_name(path.name + ".draft")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.touch()
+        yield draft
+    except OSError as error:
+        raise BookError(
+            f"the book {path} can't be written: {error.strerror}; the former one is untouched. "
+            "Make room or choose another path, and run again to go on from there"
+        ) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 class _Damage(ValueError):

@@ -20,7 +20,7 @@ class Firing:
             fired
             for each in outcomes
             if each.verdict is not Verdict.FAILED
-            for fired in each.fired or ()
+            for fired in each.faults or ()
         ]
         return cls(len(noted), sum(noted))
 

@@ -14,6 +14,7 @@ from enum import Enum, StrEnum
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.outcome import Defect, Outcome, Verdict
 from sparkonce.verify.promises import missing
+from sparkonce.verify.report.shown import shown
 
 _STRENGTH = {guarantee.value: place for place, guarantee in enumerate(Guarantee)}
 _DEFECTS = list(Defect)
@@ -26,7 +27,7 @@ class Tone(StrEnum):
     EXPECTED = "expected"
     """Something was found, and the guarantee allows it or the control had to find it."""
     UNPROVEN = "unproven"
-    """A control found nothing, or a trial didn't come to its end."""
+    """A control found nothing, a trial didn't come to its end, or met no fault on its way."""
     BROKEN = "broken"
 
 
@@ -45,6 +46,9 @@ class Standing(Enum):
     BROKEN = "A promise was broken"
     WEAK = "The controls are too weak"
     FAILED = "Not every trial came to its end"
+    UNSHOWN = "Nothing was shown"
+    """Nothing was broken, in trials in which no fault came to pass."""
+    PARTLY = "No promise was broken, and not every one was put to the test"
     KEPT = "Every promise was kept"
     EMPTY = "No trial has been run yet"
 
@@ -62,9 +66,16 @@ class Cell:
 
     defects: dict[Verdict, Counter[Defect]] = field(default_factory=dict)
     verdicts: Counter[Verdict] = field(default_factory=Counter)
+    without_fault: int = 0
+    """Kept, and no fault came to pass."""
+    refused: int = 0
+    """Kept under a fault, by a pipeline that refused to go on."""
 
     def add(self, outcome: Outcome) -> None:
         self.verdicts[outcome.verdict] += 1
+        if outcome.verdict is Verdict.KEPT:
+            self.without_fault += outcome.is_without_fault
+            self.refused += outcome.refused and not outcome.is_without_fault
         # A trial that broke off finds losses that no fault made.
         if outcome.verdict is not Verdict.FAILED:
             self.defects.setdefault(outcome.verdict, Counter()).update(totals(outcome))
@@ -72,6 +83,11 @@ class Cell:
     @property
     def trials(self) -> int:
         return self.verdicts.total()
+
+    @property
+    def clean(self) -> int:
+        """Trials that came to their end under a fault, and in which nothing was wrong."""
+        return self.trials - self.verdicts[Verdict.FAILED] - self.without_fault - self.refused
 
     @property
     def is_weak(self) -> bool:
@@ -91,7 +107,11 @@ class Cell:
             return Tone.BROKEN
         if self.is_weak or self.verdicts[Verdict.FAILED]:
             return Tone.UNPROVEN
-        return Tone.EXPECTED if self.found or self.verdicts[Verdict.SHOWN] else Tone.CLEAN
+        if self.found or self.verdicts[Verdict.SHOWN]:
+            return Tone.EXPECTED
+        if self.clean:
+            return Tone.CLEAN
+        return Tone.EXPECTED if self.refused else Tone.UNPROVEN
 
     @property
     def parts(self) -> list[str]:
@@ -104,8 +124,12 @@ class Cell:
             said.append("too weak")
         elif self.found:
             said += name_defects(self.found)
-        elif clean := self.trials - self.verdicts[Verdict.FAILED]:
-            said.append(f"✓ {clean:,}")
+        elif self.clean:
+            said.append(f"✓ {self.clean:,}")
+        if self.refused:
+            said.append(f"refused {self.refused:,}")
+        if self.without_fault:
+            said.append(f"{self.without_fault:,} without any fault")
         if failed := self.verdicts[Verdict.FAILED]:
             said.append(f"failed {failed:,}")
         return said
@@ -164,7 +188,12 @@ class Grid:
         if self.not_shown or any(cell.is_weak for cell in cells):
             return Standing.WEAK
         failed = any(cell.verdicts[Verdict.FAILED] for cell in cells)
-        return Standing.FAILED if failed else Standing.KEPT
+        if failed:
+            return Standing.FAILED
+        held = shown(self.outcomes).values()
+        if not any(held):
+            return Standing.UNSHOWN
+        return Standing.KEPT if all(held) else Standing.PARTLY
 
 
 def place_of(outcome: Outcome) -> tuple[Row, str]:

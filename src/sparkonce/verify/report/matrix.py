@@ -24,7 +24,7 @@ _STYLES: Mapping[Tone, str] = {
 _LEGEND: Mapping[Tone, str] = {
     Tone.CLEAN: "✓ nothing found",
     Tone.EXPECTED: "found, and allowed or due",
-    Tone.UNPROVEN: "too weak or failed: proves nothing",
+    Tone.UNPROVEN: "too weak, failed or without any fault: proves nothing",
     Tone.BROKEN: "✗ promise broken",
 }
 _ERROR_CHARS_MAX = 120
@@ -100,7 +100,12 @@ def _found(outcome: Outcome) -> str:
     found = found_words(outcome)
     if outcome.verdict is Verdict.FAILED:
         return "; ".join(filter(None, (_flat(outcome.error), found))) or "nobody said why"
-    return found or "nothing found"
+    notes = [found or "nothing found"]
+    if outcome.refused:
+        notes.append("it refused to go on")
+    if outcome.is_without_fault:
+        notes.append("no fault came to pass")
+    return "; ".join(notes)
 
 
 def _flat(text: str) -> str:

@@ -18,13 +18,16 @@ from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.report.glossary import DEFECTS, VERDICTS
 from sparkonce.verify.report.grid import Cell, Grid, Row, Standing, Tone, totals
 from sparkonce.verify.report.markup import Html, counted, definitions, element, joined, span
-from sparkonce.verify.report.plots import damage_plot, families_plot
+from sparkonce.verify.report.plots import controls_plot, damage_plot, families_plot
+from sparkonce.verify.report.shown import shown, shown_words, under_faults_s
 from sparkonce.verify.report.trials import sections
 
 _TONES: Mapping[Standing, Tone] = {
     Standing.BROKEN: Tone.BROKEN,
     Standing.WEAK: Tone.UNPROVEN,
     Standing.FAILED: Tone.UNPROVEN,
+    Standing.UNSHOWN: Tone.UNPROVEN,
+    Standing.PARTLY: Tone.EXPECTED,
     Standing.KEPT: Tone.CLEAN,
     Standing.EMPTY: Tone.UNPROVEN,
 }
@@ -45,7 +48,7 @@ def render(book: Book) -> str:
     if book.outcomes:
         body += [
             _part("What was found", _table(grid, ids)),
-            _part("In figures", damage_plot(book.outcomes), families_plot(book.outcomes)),
+            _part("In figures", *_plots(book)),
             _part("Trials", sections(book.outcomes, grid.cells, ids)),
         ]
     body.append(_part("Words", _glossary()))
@@ -69,6 +72,10 @@ def _head(grid: Grid) -> Html:
 
 def _body(parts: list[Html]) -> Html:
     return element("body", element("main", joined(parts, "\n")))
+
+
+def _plots(book: Book) -> list[Html]:
+    return [plot(book.outcomes) for plot in (damage_plot, controls_plot, families_plot)]
 
 
 def _part(title: str, *content: Html) -> Html:
@@ -99,6 +106,7 @@ def _headline(book: Book, grid: Grid, ids: Ids) -> Html:
         element("p", "sparkonce verify", class_="kicker"),
         element("h1", standing.value),
         element("p", _explained(book, standing), class_="lead"),
+        _shown(book),
         element("ul", *links) if links else Html(),
         class_=_TONES[standing].value,
     )
@@ -117,10 +125,31 @@ def _explained(book: Book, standing: Standing) -> str:
                 "Controls that have to go wrong went right: the faults of this run didn't bite, "
                 "and that nothing else was found proves little."
             )
-    said = f"In {counted(verdicts[Verdict.KEPT], 'trial')}, nothing was found that the guarantee "
-    said += f"excludes. {_controls(book)}"
+        case Standing.UNSHOWN:
+            return (
+                "Nothing was found that a guarantee excludes, and of no trial it is known that a "
+                "fault came to pass in it: that proves nothing."
+            )
+    proof = sum(outcome.is_proof for outcome in book.outcomes)
+    said = f"In {counted(proof, 'trial')} in which a fault came to pass, nothing was found that "
+    said += f"the guarantee excludes. {_controls(book)}"
     failed = verdicts[Verdict.FAILED]
     return said + (f" {counted(failed, 'trial')} could not be run to the end." if failed else "")
+
+
+def _shown(book: Book) -> Html:
+    """Which guarantees were shown by how many trials, and what is not counted among these."""
+    if not book.outcomes:
+        return Html()
+    said = f"Trials that kept it under a fault: {shown_words(shown(book.outcomes))}."
+    ended = [each for each in book.outcomes if each.verdict is not Verdict.FAILED]
+    counts = {
+        "without any fault": sum(each.is_without_fault for each in ended if not each.control),
+        "of which nobody noted what fired": sum(each.fired is None for each in ended),
+        "in which the pipeline refused to go on": sum(each.refused for each in ended),
+    }
+    rest = [f"{counted(count, 'trial')} {what}" for what, count in counts.items() if count]
+    return element("p", said, f" Not counted: {', '.join(rest)}." if rest else "", class_="shown")
 
 
 def _controls(book: Book) -> str:
@@ -139,10 +168,11 @@ def _figures(book: Book) -> Html:
     fired = Firing.of(outcomes).words
     figures = {
         "trials": f"{len(outcomes):,}",
+        **({"under a fault": f"{under:,}"} if (under := _count_under(book)) else {}),
         "records": f"{sum(outcome.records for outcome in outcomes):,}",
-        "faults": f"{sum(len(outcome.schedule) for outcome in outcomes):,}",
-        **({"fired": fired} if fired else {}),
-        "time": span(book.elapsed_s),
+        **({"faults that fired": fired} if fired else {}),
+        **({"time under faults": span(s)} if (s := under_faults_s(outcomes)) else {}),
+        "run time": span(book.elapsed_s),
         "seed": str(book.seed),
     }
     return element(
@@ -155,9 +185,26 @@ def _figures(book: Book) -> Html:
     )
 
 
+def _count_under(book: Book) -> int:
+    return sum(outcome.is_under_faults for outcome in book.outcomes)
+
+
 def _versions(book: Book) -> Html:
-    versions = (f"{name} {version}" for name, version in book.versions.items())
-    return element("p", " · ".join((*versions, f"started {book.started}")), class_="about soft")
+    started = f"started {book.started}"
+    wrote = [(versions, trials) for versions, trials in book.builds if trials]
+    if len(wrote) < 2:
+        versions = wrote[0][0] if wrote else book.versions
+        return element("p", " · ".join([*_named(versions), started]), class_="about soft")
+    lines = [
+        element("li", f"{counted(trials, 'trial')}: {' · '.join(_named(versions))}")
+        for versions, trials in wrote
+    ]
+    said = f"{started}; {len(wrote)} builds wrote in this book, and are counted together:"
+    return element("div", said, element("ul", *lines), class_="about soft")
+
+
+def _named(versions: Mapping[str, str]) -> list[str]:
+    return [f"{name} {version}" for name, version in versions.items()]
 
 
 def _table(grid: Grid, ids: Ids) -> Html:

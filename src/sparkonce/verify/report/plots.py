@@ -1,4 +1,5 @@
-"""The two plots of the page: what was lost and repeated, and where the trials were run.
+"""The plots of the page: what was lost and repeated, by guarantees and by controls, and where the
+trials were run.
 
 SVG drawn here, coloured by the page's style sheet. Every bar has its figure beside it: colour and
 length are for the eye, the words are what counts.
@@ -8,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sparkonce.verify.outcome import Defect, Outcome, Verdict
-from sparkonce.verify.report.grid import promise_of, strength, totals
+from sparkonce.verify.report.grid import strength, totals
 from sparkonce.verify.report.markup import Html, counted, element, text
 
 _WIDTH, _LEFT, _PLOT = 720.0, 170.0, 370.0
@@ -25,34 +26,58 @@ _NAME_CHARS_MAX: Final = 24
 _ORDER: Final = (Verdict.KEPT, Verdict.SHOWN, Verdict.WEAK, Verdict.FAILED, Verdict.BROKEN)
 
 
-def damage_plot(outcomes: Sequence[Outcome]) -> Html:
-    """Lost and repeated records by guarantee."""
-    damage: dict[str, Counter[Defect]] = {}
-    records: Counter[str] = Counter()
-    # A trial that broke off finds losses that no fault made.
-    for outcome in (each for each in outcomes if each.verdict is not Verdict.FAILED):
-        promise = promise_of(outcome)
-        damage.setdefault(promise, Counter()).update(totals(outcome))
-        records[promise] += outcome.records
+def damage_plot(outcomes: Iterable[Outcome]) -> Html:
+    """Lost and repeated records by guarantee, without the controls: these promise nothing."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if not outcome.control and _is_counted(outcome):
+            groups.setdefault(outcome.guarantee, []).append(outcome)
+    ordered = {name: groups[name] for name in sorted(groups, key=strength)}
+    return _damage("Lost and repeated records, by guarantee", ordered)
+
+
+def controls_plot(outcomes: Iterable[Outcome]) -> Html:
+    """The same of each control, with what it has to show; nothing where there is none."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.control and _is_counted(outcome):
+            groups.setdefault(outcome.pipeline, []).append(outcome)
+    if not groups:
+        return Html()
+    caption = "Controls: lost and repeated records of what is made worse on purpose"
+    return _damage(caption, groups, is_control=True)
+
+
+def _is_counted(outcome: Outcome) -> bool:
+    # A trial that broke off finds losses that no fault made, one without any fault finds nothing.
+    if outcome.verdict is Verdict.FAILED:
+        return False
+    return outcome.control or not outcome.is_without_fault
+
+
+def _damage(
+    caption: str, groups: Mapping[str, Sequence[Outcome]], *, is_control: bool = False
+) -> Html:
+    damage = {name: sum(map(totals, group), Counter[Defect]()) for name, group in groups.items()}
     shown = (Defect.LOST, Defect.REPEATED)
     most = max((found[defect] for found in damage.values() for defect in shown), default=0)
     drawn: list[Html] = []
     top = 4.0
-    for promise in sorted(damage, key=strength):
-        drawn.append(_name(promise, top + _BAR))
-        drawn.append(_small(f"of {records[promise]:,} records", top + 2 * _BAR))
+    for name, group in groups.items():
+        drawn.append(_name(name, top + _BAR))
+        below = f"of {sum(each.records for each in group):,} records"
+        if is_control:
+            due = ", ".join(dict.fromkeys(d.value for each in group for d in each.must_show))
+            below = f"has to show: {due or 'a defect'}"
+        drawn.append(_small(below, top + 2 * _BAR))
         for defect in shown:
-            count = damage[promise][defect]
+            count = damage[name][defect]
             drawn.append(_damage_bar(defect, count, top, _length(count, most)))
             top += _BAR + 5
         top += 16
     logarithmic = most >= _LOG_FROM
-    return _figure(
-        "Lost and repeated records, by guarantee",
-        "The scale is logarithmic; 0 is 0." if logarithmic else "",
-        [_zero(top - 12), *drawn],
-        top,
-    )
+    note = "The scale is logarithmic; 0 is 0." if logarithmic else ""
+    return _figure(caption, note, [_zero(top - 12), *drawn], top)
 
 
 def families_plot(outcomes: Sequence[Outcome]) -> Html:

@@ -13,6 +13,7 @@ from sparkonce.verify.outcome import Finding, Outcome, Verdict
 from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.report.grid import TONES, Cell, Row, found_words, place_of
 from sparkonce.verify.report.markup import Html, counted, definitions, element, joined, span, text
+from sparkonce.verify.report.shown import under_faults_s
 from sparkonce.verify.report.timeline import MARKS_MAX, timeline
 
 _OTHERS_MAX: Final = 3
@@ -22,6 +23,10 @@ _EXAMPLES_MAX: Final = 8
 _LINE_CHARS_MAX: Final = 300
 _ERROR_CHARS_MAX: Final = 4000
 _BAD: Final = (Verdict.BROKEN, Verdict.WEAK, Verdict.FAILED)
+_REFUSED: Final = (
+    "The pipeline refused to go on over state that a zombie has written. What was left in its "
+    "input counts as neither lost nor kept."
+)
 
 Place = tuple[Row, str]
 
@@ -68,8 +73,8 @@ def _section(
     figures = (
         counted(len(trials), "trial"),
         counted(sum(trial.records for trial in trials), "record"),
-        counted(sum(len(trial.schedule) for trial in trials), "fault"),
-        *([f"fired: {fired}"] if (fired := Firing.of(trials).words) else []),
+        *([f"faults that fired: {fired}"] if (fired := Firing.of(trials).words) else []),
+        *([f"{span(under)} under faults"] if (under := under_faults_s(trials)) else []),
     )
     worst_first = sorted(trials, key=lambda trial: trial.verdict not in _BAD)
     whole = [told[trial.number] for trial in worst_first if trial.number in told]
@@ -87,13 +92,24 @@ def _rest(trials: Sequence[Outcome]) -> Html:
 
 
 def _said(trial: Outcome) -> str:
-    found = found_words(trial)
-    return f"{trial.verdict.value}, {found}" if found else trial.verdict.value
+    notes = [found_words(trial), *_notes(trial)]
+    return ", ".join([trial.verdict.value, *filter(None, notes)])
+
+
+def _notes(trial: Outcome) -> list[str]:
+    """What a verdict alone would hide."""
+    notes = ["refused to go on"] if trial.refused else []
+    return [*notes, "without any fault"] if trial.is_without_fault else notes
 
 
 def _trial(trial: Outcome) -> Html:
     verdict = element("span", trial.verdict.value, class_=f"badge {TONES[trial.verdict].value}")
-    about = [found_words(trial), counted(trial.records, "record"), span(trial.duration_s)]
+    about = [
+        found_words(trial),
+        *_notes(trial),
+        counted(trial.records, "record"),
+        span(trial.duration_s),
+    ]
     summary = element(
         "summary",
         element("b", f"Trial {trial.number}"),
@@ -109,7 +125,9 @@ def _trial(trial: Outcome) -> Html:
         *([("What went in", element("code", text(trial.workload)))] if trial.workload else []),
         ("What was done", _schedule(trial.schedule, trial.fired)),
         *([("Shortest that breaks it", _schedule(trial.shrunk))] if trial.shrunk else []),
+        *([("Under faults", span(trial.under_faults_s))] if trial.under_faults_s else []),
         ("What was found", _findings(trial.findings)),
+        *([("It refused", _REFUSED)] if trial.refused else []),
         *([("Error", _error(trial.error))] if trial.error else []),
     ]
     return element(
