@@ -217,9 +217,10 @@ def test_the_plots_say_zero_and_what_is_not() -> None:
 
 
 def test_controls_are_no_part_of_what_guarantees_lost() -> None:
-    text = _Page(render(book(outcome(), replace(SHOWN, pipeline="offsets outside")))).text
+    long = "offsets outside the transaction"  # and told whole
+    text = _Page(render(book(outcome(), replace(SHOWN, pipeline=long)))).text
     assert "by guarantee exactly_once of 4,000 records 0 lost 0 repeated Controls: lost" in text
-    assert "offsets outside has to show: lost 9 lost 0 repeated" in text
+    assert f"{long} (has to show: lost) of 4,000 records 9 lost 0 repeated" in text
     assert "Controls: lost" not in _Page(render(book(outcome()))).text
 
 

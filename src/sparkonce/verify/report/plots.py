@@ -23,6 +23,7 @@ _BAR: Final = 16.0
 _LOG_FROM: Final = 100
 """Linear below: with larger figures, what is small beside them would be invisible."""
 _NAME_CHARS_MAX: Final = 24
+_TITLE_CHARS_MAX: Final = 90
 _ORDER: Final = (Verdict.KEPT, Verdict.SHOWN, Verdict.WEAK, Verdict.FAILED, Verdict.BROKEN)
 
 
@@ -64,12 +65,17 @@ def _damage(
     drawn: list[Html] = []
     top = 4.0
     for name, group in groups.items():
-        drawn.append(_name(name, top + _BAR))
-        below = f"of {sum(each.records for each in group):,} records"
+        records = f"of {sum(each.records for each in group):,} records"
         if is_control:
+            # Above its bars: it is longer than what fits beside them.
             due = ", ".join(dict.fromkeys(d.value for each in group for d in each.must_show))
-            below = f"has to show: {due or 'a defect'}"
-        drawn.append(_small(below, top + 2 * _BAR))
+            title = text(f"{name} (has to show: {due or 'a defect'})", _TITLE_CHARS_MAX)
+            drawn.append(element("text", title, class_="name", x=0, y=top + _BAR))
+            top += _BAR + 8
+            drawn.append(_small(records, top + _BAR))
+        else:
+            drawn.append(_name(name, top + _BAR))
+            drawn.append(_small(records, top + 2 * _BAR))
         for defect in shown:
             count = damage[name][defect]
             drawn.append(_damage_bar(defect, count, top, _length(count, most)))
@@ -77,7 +83,8 @@ def _damage(
         top += 16
     logarithmic = most >= _LOG_FROM
     note = "The scale is logarithmic; 0 is 0." if logarithmic else ""
-    return _figure(caption, note, [_zero(top - 12), *drawn], top)
+    axis = [] if is_control else [_zero(top - 12)]  # it would go through the names
+    return _figure(caption, note, [*axis, *drawn], top)
 
 
 def families_plot(outcomes: Sequence[Outcome]) -> Html:
