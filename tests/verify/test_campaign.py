@@ -18,7 +18,7 @@ from sparkonce.verify.outcome import Defect, Finding, Outcome, Verdict
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
 from sparkonce.verify.presets import Presets, Wish
 from sparkonce.verify.report.book import Book
-from sparkonce.verify.schedule import Broker, Kill, Pause, to_text
+from sparkonce.verify.schedule import AwaitSnapshot, Broker, Kill, Pause, to_text
 from sparkonce.verify.trial import Trial
 from sparkonce.verify.workload import Workload
 
@@ -330,6 +330,26 @@ def test_rounds_are_of_one_kind() -> None:
     ]
     rounds = [[each.number for each in part] for part in in_rounds(trials)]
     assert sorted(rounds) == [[1, 4], [2], [3], [5], [6]]
+
+
+def test_state_is_maintained_only_where_it_was_asked_for() -> None:
+    """Maintenance runs for all of a process: it would mend by chance what others left there."""
+    always = Workload(maintained=True)
+    awaited = (AwaitSnapshot(point="end", nth=3), Kill(point="end", nth=3))
+    later = (*awaited, AwaitSnapshot(point="end", life=1))
+    trials = [
+        trial(1),
+        trial(2, workload=always),
+        trial(3, schedule=awaited),
+        trial(4),
+        trial(5, workload=always),
+        trial(6, schedule=awaited),
+        trial(7, schedule=later),
+    ]
+    rounds = [[each.number for each in part] for part in in_rounds(trials)]
+    assert sorted(rounds) == [[1, 4], [2, 5], [3, 6], [7]]
+    maintained = [[each.is_maintained(life) for life in (0, 1)] for each in trials[:3]]
+    assert maintained == [[False, False], [True, True], [True, False]]
 
 
 def test_rounds_are_not_too_large() -> None:

@@ -10,13 +10,16 @@ from sparkonce.guarantees import Guarantee
 from sparkonce.verify.contract import POINTS, Pipeline
 from sparkonce.verify.drawing import Plan, draw
 from sparkonce.verify.families import (
+    CHECKPOINT,
     COORDINATOR,
+    CRASH,
     EXPIRY,
     FAMILIES,
     LATE,
     MIXED,
     NETWORK,
     STATE,
+    TIMEOUT,
     ZOMBIE,
     families,
     trials_of,
@@ -24,6 +27,7 @@ from sparkonce.verify.families import (
 from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
 from sparkonce.verify.schedule import (
+    ENDS,
     Arm,
     AwaitSnapshot,
     Kill,
@@ -152,19 +156,40 @@ def test_every_point_is_killed_at_by_some_seed() -> None:
 
 def test_a_batch_with_state_is_undone_and_so_is_the_one_behind_it() -> None:
     """Where the second begins from what is on disk, not in memory; and so does another life."""
-    for plan in plans("stateful", "timeout", 20):
+    for plan in plans("stateful", "timeout", 40):
         first, second, more = plan.schedule
-        assert isinstance(first, Outlast) and first.nth == 1
-        assert second == replace(first, nth=3)
+        assert isinstance(first, Outlast) and first.nth < plan.workload.batches
+        assert second == replace(first, nth=first.nth + 2)
         assert isinstance(more, MoreInput)
     crashes = [plan.schedule for plan in plans("stateful", "crash")]
     twice = [each for each in crashes if lives(each) == 3]
     assert 30 < len(twice) < 90
     for kills in twice:
-        assert [(each.nth, each.life) for each in kills if isinstance(each, Kill)] == [
-            (1, 0),
-            (2, 1),
-        ]
+        first, second = (each for each in kills if isinstance(each, Kill))
+        assert (first.life, second.life, second.nth) == (0, 1, 2)
+
+
+def test_what_undoes_state_has_a_long_history_at_times_and_is_maintained_at_times() -> None:
+    """Versions enough for a snapshot by Spark's own default, and undone at any of them."""
+    for family in (CRASH, TIMEOUT, ZOMBIE, CHECKPOINT, MIXED):
+        drawn = plans("stateful", family)
+        long = [plan for plan in drawn if plan.workload.batches > 10]
+        assert 0.2 < len(long) / len(drawn) < 0.4, family
+        maintained = [plan.workload.maintained for plan in drawn]
+        assert 0.3 < sum(maintained) / len(long) < 0.7, family
+        assert not any(p.workload.maintained for p in drawn if p not in long)
+        nths = {
+            each.nth
+            for plan in long
+            for each in plan.schedule
+            if isinstance(each, (*ENDS, Outlast))
+        }
+        assert max(nths) > 10, family
+        assert {plan.workload.store for plan in long} >= {"", "rocksdb"}
+    long = [plan for plan in turns("stateful", STATE) if plan.workload.batches > 10]
+    assert len(long) == 1, "it takes its time"
+    for name, family in (("stateless", CRASH), ("stateful", NETWORK)):
+        assert all(plan.workload.batches < 4 for plan in plans(name, family))
 
 
 def test_the_last_batch_is_undone_behind_its_snapshot_with_each_state_store() -> None:

@@ -183,19 +183,28 @@ class Campaign:
         keep(shrink(trial.schedule, fails, _SHRINK_BUDGET))
 
 
+_Kind = tuple[bool, bool, bool, frozenset[int]]
+
+
+def _kind(trial: Trial) -> _Kind:
+    """Of a process: with Spark or without, stopped or killed, and when state is maintained."""
+    is_paused = any(isinstance(each, Pause) for each in trial.schedule)
+    is_maintained = trial.workload.maintained
+    return trial.pipeline.spark, is_paused, is_maintained, trial.awaits_snapshot
+
+
 def in_rounds(trials: Iterable[Trial]) -> Iterator[list[Trial]]:
     """Together goes what may share a process and ends its lives in the same way.
 
     What is rare does not wait for ever until a round is full.
     """
-    waiting: dict[tuple[bool, bool], list[Trial]] = {}
-    since: dict[tuple[bool, bool], int] = {}
+    waiting: dict[_Kind, list[Trial]] = {}
+    since: dict[_Kind, int] = {}
     for drawn, trial in enumerate(trials):
         if not trial.pipeline.shares or not trial.shares:
             yield [trial]
             continue
-        is_paused = any(isinstance(each, Pause) for each in trial.schedule)
-        kind = (trial.pipeline.spark, is_paused)
+        kind = _kind(trial)
         waiting.setdefault(kind, []).append(trial)
         since.setdefault(kind, drawn)
         for each in list(waiting):

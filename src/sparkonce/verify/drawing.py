@@ -53,6 +53,10 @@ _SPARK_HURTS: Final = _HURTS | {
     Guarantee.AT_MOST_ONCE: "end:answered",
 }
 
+_LONG: Final = 0.3
+"""Of trials of a pipeline with state that are undone in one way or another, by chance."""
+_MAINTAINED: Final = 0.5
+"""Of these."""
 _TWO_KILLS: Final = 0.3
 """Of crashes of a pipeline with state. Another life takes its time."""
 _WITHOUT_BROKERS: Final = 0.85
@@ -135,9 +139,14 @@ class _Drawing:
         if not self._is_exact:
             return self._rng.choice([PLAIN, ABORTED])
         own = self._of_family(family)
-        if not self._has_state or own.store or family in (f.NETWORK, f.BROKERS):
+        if not self._has_state or family in (f.NETWORK, f.BROKERS):
             return own
-        return replace(own, store=self._rng.choice(["", "rocksdb"]))
+        if not own.store:
+            own = replace(own, store=self._rng.choice(["", "rocksdb"]))
+        if family in _UNDOING and self._turn is None and self._rng.random() < _LONG:
+            is_maintained = self._rng.random() < _MAINTAINED
+            return replace(LONG_STATE, store=own.store, maintained=is_maintained)
+        return own
 
     def _of_family(self, family: str) -> Workload:
         if family in (f.NETWORK, f.WORKER):
@@ -145,8 +154,9 @@ class _Drawing:
         if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY):
             return PLAIN
         if family == f.STATE:
-            store, _ = self._pick(_STATE_TURNS)
-            is_long = self._turn is None and self._rng.random() < 0.5
+            store, _, is_long = self._pick(_STATE_TURNS)
+            if self._turn is None:
+                is_long = self._rng.random() < 0.5
             own = LONG_STATE if is_long else SMALL_STATE
             # The last version gets a snapshot: with HDFS there is one behind so many deltas, with
             # RocksDB at so many versions.
@@ -196,7 +206,8 @@ class _Drawing:
             return (KillSent(nth=times), *self._more)
         if self._undone and self._rng.random() < _TWO_KILLS:
             last = point if point in self._inside else "end"
-            return (Kill(point=self._rng.choice(self._undone)), Kill(point=last, nth=2, life=1))
+            first = Kill(point=self._rng.choice(self._undone), nth=self._early(workload))
+            return (first, Kill(point=last, nth=2, life=1))
         return (Kill(point=point, nth=1 if point == "fence" else times), *self._more)
 
     def _crash_unseen(self, workload: Workload) -> Schedule:
@@ -239,15 +250,15 @@ class _Drawing:
 
     def timeout(self, workload: Workload) -> Schedule:
         if self._undone:
-            # The first batch, and the one behind it: the second time is the first batch again.
-            point = self._pick(self._undone)
-            return (Outlast(point=point), Outlast(point=point, nth=3), *self._more)
+            # One batch, and the one behind it: the time between them is the first batch again.
+            point, nth = self._pick(self._undone), self._early(workload)
+            return (Outlast(point=point, nth=nth), Outlast(point=point, nth=nth + 2), *self._more)
         point = self._pick([each for each in self._inside if each in f.OPEN])
         return (Outlast(point=point, nth=self._times(workload)),)
 
     def state(self, workload: Workload) -> Schedule:
         """The last batch is undone when its snapshot is written; who comes reads it from disk."""
-        _, end = self._pick(_STATE_TURNS)
+        _, end, _ = self._pick(_STATE_TURNS)
         point, last = self._rng.choice(self._undone), workload.batches
         snapshot = AwaitSnapshot(point=point, nth=last)
         undo = Outlast if end == "outlast" else Kill
@@ -291,7 +302,7 @@ class _Drawing:
         actions = ["forget_commit", "copy"] if keeps else ["lose", "forget_commit", "copy"]
         action = self._pick(actions)
         last = self._rng.choice([each for each in self._points if each != "fence"])
-        return (Kill(point=last, nth=2), Checkpoint(action=action))
+        return (Kill(point=last, nth=self._early(workload) + 1), Checkpoint(action=action))
 
     def brokers(self, workload: Workload) -> Schedule:
         several = self._brokers > 1
@@ -320,8 +331,13 @@ class _Drawing:
         return workload.batches if self._pipeline.batched else 1
 
     def _times(self, workload: Workload) -> int:
-        """Which of the first transactions."""
-        return self._rng.randint(1, min(2, self._batches(workload)))
+        """Which of the first transactions; with a long history, of all."""
+        batches = self._batches(workload)
+        return self._rng.randint(1, batches if _is_long(workload) else min(2, batches))
+
+    def _early(self, workload: Workload) -> int:
+        """The first transaction; with a long history any that has another behind it."""
+        return self._rng.randint(1, self._batches(workload) - 1) if _is_long(workload) else 1
 
     @property
     def _on_executors(self) -> list[str]:
@@ -338,13 +354,16 @@ class _Drawing:
 
 
 _STATE_TURNS: Final = (
-    ("hdfs", "outlast"),
-    ("rocksdb", "kill"),
-    ("hdfs", "kill"),
-    ("rocksdb by version", "kill"),
+    ("hdfs", "outlast", False),
+    ("rocksdb", "kill", False),
+    ("hdfs", "kill", True),
+    ("rocksdb by version", "kill", False),
 )
-"""Where Spark keeps state, and how a batch is undone. With RocksDB the maintenance of the same life
-would put the second attempt's snapshot over that of the first."""
+"""Where Spark keeps state, how a batch is undone, and whether many were before it. With RocksDB the
+maintenance of the same life would put the second attempt's snapshot over that of the first."""
+
+_UNDOING: Final = (f.CRASH, f.TIMEOUT, f.ZOMBIE, f.CHECKPOINT, f.MIXED)
+"""With state: who reads it then may find a chain of changes, or a snapshot of an undone attempt."""
 
 _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.NETWORK: _Drawing.network,
@@ -361,6 +380,10 @@ _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.EXECUTOR: _Drawing.executor,
     f.EXPIRY: _Drawing.expiry,
 }
+
+
+def _is_long(workload: Workload) -> bool:
+    return workload.records == LONG_STATE.records
 
 
 def _is_told(point: str, pipeline: Pipeline, guarantee: Guarantee) -> bool:

@@ -32,7 +32,6 @@ from sparkonce.verify.outcome import Outcome, Verdict
 from sparkonce.verify.schedule import (
     ENDS,
     At,
-    AwaitSnapshot,
     Broker,
     KillAfter,
     KillSent,
@@ -54,8 +53,7 @@ _TASK_POINTS: Final = ("produce:first", "produce:last")
 # Many workers start at once, on few cores: nobody is in a hurry.
 _PATIENT: Final = {"spark.python.authenticate.socketTimeout": "120s"}
 _MAINTAINED: Final = {"spark.sql.streaming.stateStore.maintenanceInterval": "200ms"}
-"""Where a snapshot is waited for. In other lives Spark's maintenance must not mend by chance what a
-former life left."""
+"""Every minute by default: later than the end of most lives."""
 _REFUSAL: Final = "LedgerError"
 
 Heard = Callable[[str], None]
@@ -256,11 +254,7 @@ class Round:
             for number, course in courses.items()
         )
         self._tell(courses, "life", f"life {life + 1} begins")
-        is_maintained = any(
-            isinstance(each, AwaitSnapshot) and each.life == life
-            for course in courses.values()
-            for each in course.trial.schedule
-        )
+        is_maintained = any(course.trial.is_maintained(life) for course in courses.values())
         conf = {**_PATIENT, **(_MAINTAINED if is_maintained else {})}
         order = Order(assignments=assignments, master=self._master, conf=conf)
         return Child(

@@ -30,6 +30,7 @@ from sparkonce.verify.outcome import Defect, Happening
 from sparkonce.verify.schedule import (
     Arm,
     AtCommit,
+    AwaitSnapshot,
     Checkpoint,
     Element,
     KillSent,
@@ -78,6 +79,15 @@ class Trial:
     def more(self) -> int:
         """Records that are written when all others are processed."""
         return sum(each.records for each in self.schedule if isinstance(each, MoreInput))
+
+    @property
+    def awaits_snapshot(self) -> frozenset[int]:
+        """The lives in which Spark's maintenance is waited for."""
+        return frozenset(each.life for each in self.schedule if isinstance(each, AwaitSnapshot))
+
+    def is_maintained(self, life: int) -> bool:
+        """Whether Spark's maintenance of state runs all the time then, and not once a minute."""
+        return self.workload.maintained or life in self.awaits_snapshot
 
     @property
     def records(self) -> int:

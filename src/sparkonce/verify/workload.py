@@ -61,6 +61,9 @@ class Workload(ShortRepr):
     """One of `STORES`."""
     deltas: int = 0
     """After so many versions of its state Spark writes a snapshot; 0: its default."""
+    maintained: bool = False
+    """Whether Spark's maintenance of state runs all the time, in all lives. Else it does not come
+    to run: it must not mend by chance what a former life left."""
 
     @property
     def batches(self) -> int:
