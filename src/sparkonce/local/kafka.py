@@ -51,7 +51,7 @@ class LocalKafka:
             raise LocalError(f"A cluster needs at least one broker; {brokers} were asked for.")
         self._count = brokers
         self._data_dir = Path(data_dir).absolute() if data_dir is not None else None
-        self._transaction_version = transaction_version
+        self.transaction_version = transaction_version
         self._port = port
         self._properties = dict(properties or {})
         self._heap_mb = heap_mb
@@ -84,9 +84,7 @@ class LocalKafka:
         }
         self._runtime = runtime
         try:
-            prepare(
-                self._folder, self._all_brokers(), runtime.jar_folder, self._transaction_version
-            )
+            prepare(self._folder, self._all_brokers(), runtime.jar_folder, self.transaction_version)
             for broker in self._all_brokers():
                 broker.start()
             self.wait_until_healthy(_START_TIMEOUT_S)

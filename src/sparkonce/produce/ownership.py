@@ -30,6 +30,7 @@ from sparkonce.produce.questions import EpochRefused, NotYet
 _ABORTED: Final = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
 _BEING_ENDED: Final = frozenset({"PrepareAbort", "PrepareCommit", "PrepareEpochFence"})
 _NO_TRANSACTION_YET: Final = "Empty"
+_UNKNOWN_SERVER_ERROR: Final = -1
 
 
 class Standing(enum.Enum):
@@ -153,6 +154,13 @@ class Ownership:
             except (NotYet, EpochRefused) as error:
                 why = error
                 deadline.pause()
+            except FatalError as error:
+                # An earlier request of one's own may have come after the look, and a coordinator
+                # whose epochs are used up fails then, in place of comparing: see `_former`.
+                if (error.code, former.epoch) != (_UNKNOWN_SERVER_ERROR, EPOCH_MAX - 1):
+                    raise
+                why = error
+                deadline.pause()
         raise deadline.passed("InitProducerId", why or "the markers are still being written")
 
     # -- on the way -----------------------------------------------------------------------------
@@ -177,6 +185,9 @@ class Ownership:
             return who
         is_taken = found in (Standing.SUCCEEDED, Standing.UNCERTAIN)
         if is_taken and told.state == _NO_TRANSACTION_YET and not is_refused:
+            if told.producer_id == who.producer_id and told.epoch >= EPOCH_MAX:
+                # Kafka's coordinators fail there before they compare epochs.
+                raise self._error(who, Standing.UNCERTAIN, told)
             # Perhaps by this producer itself, and the answer was lost: asked the same again, the
             # coordinator answers the same (KIP-360), and where it was a successor it refuses.
             return former
@@ -210,8 +221,9 @@ class Ownership:
             return OwnershipUncertain(
                 f"whether {who} may go on, the coordinator can't tell: it now has producer id "
                 f"{told.producer_id}, epoch {told.epoch}, in state {told.state}. It may have come "
-                "to that by itself (a time-out; a new producer id, whose answer was lost), or by "
-                "another producer with the same transactional.id. Read the committed offsets "
+                "to that by itself (a time-out; a last epoch or a new producer id, whose answer "
+                "was lost), or by another producer with the same transactional.id. Read the "
+                "committed offsets "
                 "before anything is written again: if another producer has gone on, stop; if not, "
                 "start a new producer",
                 code,
