@@ -73,7 +73,13 @@ def test_ctrl_c_keeps_what_had_ended_and_the_broken_first(tmp_path: Path, seed: 
     (tmp_path / "loses.py").write_text(LOSES)
     command = [*VERIFY, "--pipeline", "loses.py", "--brokers", "1", "--seed", str(seed)]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Who is started in the background by a shell without job control ignores Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         said = []
