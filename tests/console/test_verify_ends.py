@@ -22,11 +22,14 @@ def test_both_ends_survive_a_crash(tmp_path: Path) -> None:
     assert done.returncode == 0
     book = json.loads((tmp_path / "verification.json").read_text())
     assert sorted(each["pipeline"] for each in book["outcomes"]) == [
+        "bad rows into DuckDB",
+        "bad rows into PostgreSQL",
         "end to end",
         "from a table",
         "from files",
         "into Delta",
         "into DuckDB",
         "into PostgreSQL",
+        "two into PostgreSQL",
     ]
     assert {each["verdict"] for each in book["outcomes"]} == {"kept"}

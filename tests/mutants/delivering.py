@@ -140,4 +140,49 @@ DELIVERING = (
             ),
         ),
     ),
+    Mutant(
+        name="rows with a null key are one row",
+        sabotages="Of the rows of a batch with a null key one is written, and the others are not",
+        cells=(Cell("bad rows into PostgreSQL", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "deliver/sql.py",
+                'others = "" if self.nulls_equal else f" OR {self.has_null}"',
+                'others = ""',
+            ),
+        ),
+    ),
+    Mutant(
+        name="the oldest row of a key is written",
+        sabotages="Of several rows of a key in a batch the oldest is written, not the newest",
+        cells=(
+            Cell("bad rows into PostgreSQL", "exactly_once", "crash"),
+            Cell("bad rows into DuckDB", "exactly_once", "crash"),
+        ),
+        changes=(Change("deliver/sql.py", "DESC NULLS LAST", "ASC NULLS LAST"),),
+    ),
+    Mutant(
+        name="PostgreSQL, refused rows go nowhere",
+        sabotages="Rows that the table refuses are not written to the dead letters",
+        cells=(Cell("bad rows into PostgreSQL", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                _POSTGRES,
+                "aside = self._connection.execute(marked).rowcount if marked else 0\n",
+                "aside = 0\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="DuckDB, refused rows go nowhere",
+        sabotages="Rows that the table refuses are not written to the dead letters",
+        cells=(Cell("bad rows into DuckDB", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                _DUCKDB,
+                "aside = sum(self._count(statement) for statement in statements if statement)\n",
+                "aside = 0\n",
+            ),
+        ),
+    ),
 )

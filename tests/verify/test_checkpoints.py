@@ -52,3 +52,11 @@ def test_the_last_commit_is_forgotten_with_its_checksum(tmp_path: Path) -> None:
     left = sorted(each.name for each in (folder / "commits").iterdir())
     assert left == [".0.crc", ".1.crc", "0", "1"]
     forget_last_commit(tmp_path / "nowhere")
+
+
+def test_each_query_of_a_folder_forgets_its_last_commit(tmp_path: Path) -> None:
+    own = ("commits/0", "commits/1", "commits/.1.crc")
+    checkpoint(tmp_path, 1, *own, *(f"out/{each}" for each in own))
+    forget_last_commit(tmp_path)
+    left = sorted(each.name for each in tmp_path.glob("**/commits/*"))
+    assert left == ["0", "0"]

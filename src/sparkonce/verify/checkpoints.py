@@ -10,10 +10,12 @@ _WHOLE: Final = ("snapshot", "zip")
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """As if Spark had been stopped just before it noted its last batch."""
-    if (last := _last(checkpoint / "commits")) is not None:
-        (checkpoint / "commits" / str(last)).unlink()
-        (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    """As if Spark had been stopped just before it noted the last batch, of each query that has its
+    checkpoint there."""
+    for commits in (checkpoint / "commits", *checkpoint.glob("*/commits")):
+        if (last := _last(commits)) is not None:
+            (commits / str(last)).unlink()
+            (commits / f".{last}.crc").unlink(missing_ok=True)
 
 
 def has_snapshots(checkpoint: Path) -> bool:

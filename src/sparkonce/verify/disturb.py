@@ -19,6 +19,7 @@ from typing import Final
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify import readers
+from sparkonce.verify.dumps import Dumps
 from sparkonce.verify.schedule import Broker, LoseUnreplicated, MoveLeaders
 from sparkonce.verify.trial import Course
 
@@ -204,9 +205,12 @@ class Server:
     def __init__(self, postgres: LocalPostgres) -> None:
         self._postgres = postgres
         self._one_at_a_time = threading.Lock()
+        self._ended = 0
+        self.dumps = Dumps(postgres, self.ended)
 
     def disturb(self, action: str) -> None:
         with self._one_at_a_time:
+            self._ended += 1
             if action == "kill":
                 self._postgres.kill()
                 self._postgres.start()
@@ -214,8 +218,14 @@ class Server:
                 self._postgres.restart()
             self._postgres.wait_until_ready()
 
+    def ended(self) -> int:
+        """How often it was ended so far; waits until that is over."""
+        with self._one_at_a_time:
+            return self._ended
+
     def settle(self) -> None:
-        """Until it is back."""
+        """Until it is back, and nothing goes on beside the pipelines."""
+        self.dumps.settle()
         with self._one_at_a_time:
             self._postgres.wait_until_ready()
 

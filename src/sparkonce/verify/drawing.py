@@ -245,7 +245,7 @@ class _Drawing:
         times = self._times(workload)
         if not self._pipeline.writes_kafka and self._rng.random() < 0.6:
             return (AtCommit(nth=times, action=self._rng.choice(["cut", "kill"])),)
-        action = self._rng.choice(["kill", "kill", "restart"])
+        action = self._rng.choice(["kill", "kill", "restart", "dump"])
         return (Database(point=self._pick(self._inside), nth=times, action=action),)
 
     def timeout(self, workload: Workload) -> Schedule:

@@ -81,7 +81,7 @@ class Gate:
         self.lived = LivedTime()
         """How long each trial really worked; the round ends lives, the gate does all else."""
         self.errors: dict[int, Exception] = {}
-        """What went wrong in `decide`, by trial: the first of each."""
+        """What went wrong on our side, in `decide` or behind it, by trial: the first of each."""
         self._closing = False
         self._told_s = time.monotonic()
         self._server = _Server((_LOOPBACK, 0), _handler(self))
@@ -190,7 +190,11 @@ class Gate:
         try:
             self._decide(arrival)
         except Exception as error:  # noqa: BLE001 - told in the trial's outcome
-            self.errors.setdefault(trial, error)
+            self.fail(trial, error)
+
+    def fail(self, trial: int, error: Exception) -> None:
+        """The first of each counts."""
+        self.errors.setdefault(trial, error)
 
 
 class _Server(socketserver.ThreadingTCPServer):

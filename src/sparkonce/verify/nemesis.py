@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from sparkonce.errors import SparkonceError
@@ -122,7 +123,14 @@ class Nemesis:
             self.brokers.disturb(element, course)
         elif isinstance(element, Database) and self._server:
             course.tell("database", f"{element.action} at {element.point}")
-            self._server.disturb(element.action)
+            self._hit_database(self._server, element, course)
+
+    def _hit_database(self, server: Server, element: Database, course: Course) -> None:
+        if element.action == "dump":
+            fails = partial(self.gate.fail, course.trial.number)
+            server.dumps.begin(lambda: course.note(element), fails)
+        else:
+            server.disturb(element.action)
             course.note(element)
 
 

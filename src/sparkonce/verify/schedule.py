@@ -88,7 +88,8 @@ class Database(At):
     """Something happens to the database server while the pipeline waits at the point."""
 
     action: str = "kill"
-    """kill: all of it with -9, and started again; restart: cleanly."""
+    """kill: all of it with -9, and started again; restart: cleanly; dump: `pg_dump` locks all
+    tables, and dumps are made one after the other, until the end of this life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -13,6 +13,9 @@ ENDS = (
     "into_duckdb",
     "into_postgres",
     "into_delta",
+    "bad_into_duckdb",
+    "bad_into_postgres",
+    "two_into_postgres",
     "end_to_end",
 )
 """From files and tables, and into databases."""

@@ -26,27 +26,36 @@ _PATIENCE_S = 30.0
 
 
 def run(job: Job) -> None:
-    place = {"path": _path(job), "dbtable": "output", "createTable": "true", "pipeline": job.name}
-    on_spark.write_to("duckdb", into_tables.rows(job), job, **place)
+    on_spark.write_to("duckdb", into_tables.rows(job), job, **options(job))
+
+
+def options(job: Job) -> dict[str, str]:
+    """Where rows go: a file of the trial's own."""
+    return {
+        "path": path(job),
+        "dbtable": "output",
+        "createTable": "true",
+        "pipeline": job.name,
+    }
 
 
 def collect(job: Job) -> list[Record]:
-    return into_tables.records(value for (value,) in _ask(job, "SELECT value FROM output"))
+    return into_tables.records(value for (value,) in ask(job, "SELECT value FROM output"))
 
 
 def progress(job: Job) -> Mapping[int, int]:
-    found = _ask(job, "SELECT sources FROM sparkonce_ledger")
+    found = ask(job, "SELECT sources FROM sparkonce_ledger")
     return into_tables.offsets(found[0][0] if found else None, job)
 
 
-def _ask(job: Job, question: str) -> list[Any]:
+def ask(job: Job, question: str) -> list[Any]:
     """By DuckDB itself; nothing, where a life ended before the table was made."""
-    if not Path(_path(job)).exists():
+    if not Path(path(job)).exists():
         return []
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            with duckdb.connect(_path(job), read_only=True) as connection:
+            with duckdb.connect(path(job), read_only=True) as connection:
                 return connection.execute(question).fetchall()
         except duckdb.CatalogException:
             return []
@@ -57,5 +66,5 @@ def _ask(job: Job, question: str) -> list[Any]:
             time.sleep(0.1)
 
 
-def _path(job: Job) -> str:
+def path(job: Job) -> str:
     return str(Path(job.place, "output.duckdb"))

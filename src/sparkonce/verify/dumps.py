@@ -1,0 +1,117 @@
+"""Dumps of the databases beside a pipeline: neither may be in the other's way.
+
+`pg_dump` locks every table from its beginning to its end, so whoever drops or alters one waits
+for it; and it stops at a table that has gone since it began. Both happen here: such locks are held
+until the end, and dumps are made one after the other meanwhile. May be asked from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Final
+
+import psycopg
+from psycopg import conninfo, sql
+
+from sparkonce.errors import SparkonceError
+from sparkonce.local import LocalPostgres
+from sparkonce.local.installation import find_postgres
+from sparkonce.local.owner import Owner
+
+_AT_MOST: Final = 40
+_DUMP_TIMEOUT_S: Final = 60
+_LAST_CHARS: Final = 500
+_DATABASES: Final = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
+_TABLES: Final = (
+    "SELECT schemaname, tablename FROM pg_tables "
+    "WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
+)
+
+
+class Dumps:
+    """For one server. `ended` tells how often it was ended so far: what fails then is no wonder."""
+
+    def __init__(self, postgres: LocalPostgres, ended: Callable[[], int]) -> None:
+        self._postgres = postgres
+        self._ended = ended
+        self._is_over = threading.Event()
+        self._under_way: list[tuple[threading.Thread, ExitStack]] = []
+
+    def begin(self, came_to_pass: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        """Returns when the locks are held; `came_to_pass` is called behind the first whole dump."""
+        locks = ExitStack()
+        before = self._ended()
+        try:
+            self._lock_all(locks)
+        except psycopg.Error as error:
+            locks.close()
+            if self._ended() == before:
+                raise SparkonceError(f"pg_dump could not lock all tables: {error}") from error
+            return
+
+        def dump() -> None:
+            try:
+                self._dump_again_and_again(came_to_pass)
+            except Exception as error:  # noqa: BLE001 - told in the outcome of its trial
+                failed(error)
+
+        thread = threading.Thread(target=dump, name="sparkonce-dumps")
+        self._under_way.append((thread, locks))
+        thread.start()
+
+    def are_under_way(self) -> bool:
+        return any(thread.is_alive() for thread, _ in self._under_way)
+
+    def settle(self) -> None:
+        """Until the last one has ended."""
+        self._is_over.set()
+        for thread, locks in self._under_way:
+            thread.join()
+            with suppress(psycopg.Error):  # the server was killed meanwhile
+                locks.close()
+        self._under_way.clear()
+        self._is_over.clear()
+
+    def _lock_all(self, locks: ExitStack) -> None:
+        url = self._postgres.url
+        with psycopg.connect(url) as connection:
+            names = [name for (name,) in connection.execute(_DATABASES)]
+        server, _, _ = url.rpartition("/")
+        for name in names:
+            connection = psycopg.connect(f"{server}/{name}")
+            locks.callback(connection.close)
+            for table in connection.execute(_TABLES).fetchall():
+                lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
+                connection.execute(lock.format(sql.Identifier(*table)))
+
+    def _password(self) -> dict[str, str]:
+        """pg_dumpall keeps a URL's password from the dumps that it starts."""
+        password = conninfo.conninfo_to_dict(self._postgres.url).get("password")
+        return {"PGPASSWORD": str(password)} if password else {}
+
+    def _dump_again_and_again(self, came_to_pass: Callable[[], None]) -> None:
+        program = find_postgres(Owner.choose()).program("pg_dumpall")
+        for number in range(_AT_MOST):
+            before = self._ended()
+            done = subprocess.run(
+                [program, "--schema-only", "--no-password", f"--dbname={self._postgres.url}"],
+                env=os.environ | self._password(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=_DUMP_TIMEOUT_S,
+            )
+            if self._ended() != before:
+                return
+            if done.returncode:
+                raise SparkonceError(
+                    f"pg_dump failed beside the pipeline: {done.stderr[-_LAST_CHARS:]}"
+                )
+            if not number:
+                came_to_pass()
+            if self._is_over.is_set():
+                return
