@@ -2,6 +2,7 @@
 
     scripts/bench deliver [--rounds 3] [--warm-up 3] [--rows 1000000] [--batch 100000]
     scripts/bench deliver --memory [--batch 100000]
+    scripts/bench deliver --growth [--rounds 3]
 
 One run, one broker, one PostgreSQL, one Spark session, the same rows of 100 B (an id, a key, an
 amount, a text) out of the same topic, into a fresh table each turn. Contestants: sparkonce into
@@ -18,6 +19,9 @@ once in the first.
 
 With --memory: the peak of the driver's Python process, one process for each figure, while the same
 rows go through in batches and in batches ten times as large.
+
+With --growth: what a batch costs as tables grow, to write into and to read from, and as rows are
+bad; `growth` says how.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import growth
 from deliveries import (
     AT_LEAST,
     BULK,
@@ -74,7 +79,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="in the topic, of 100 B each")
     parser.add_argument("--batch", type=int, default=100_000, help="rows of a micro-batch")
     parser.add_argument("--memory", action="store_true", help="the driver's peak, no speeds")
+    parser.add_argument("--growth", action="store_true", help="costs by table size and bad rows")
     asked = parser.parse_args()
+    if asked.growth:
+        growth.compare(asked.rounds)
+        return
     if not asked.memory and asked.rows <= WARM_UP * asked.batch:
         parser.error(f"the first {WARM_UP} batches are not counted: ask for more rows than theirs")
     count = 2 * LARGER * asked.batch if asked.memory else asked.rows
