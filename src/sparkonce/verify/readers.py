@@ -168,18 +168,18 @@ def transaction_state(servers: str, transactional_id: str) -> str:
     """As the coordinator has it: `Ongoing`, `PrepareCommit`, `CompleteAbort`, …; "" if unknown."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
-        # A new client each time: an old one goes on asking a coordinator that has moved.
-        with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-            try:
+        try:
+            # A new client each time: an old one goes on asking a coordinator that has moved.
+            with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
                 found = admin.describe_transactions([transactional_id])[transactional_id]
                 return str(found.state.value)
-            except TransactionalIdNotFoundError:
-                return ""
-            except KafkaPythonError:
-                # It moves, or the cluster had no transaction yet.
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.1)
+        except TransactionalIdNotFoundError:
+            return ""
+        except KafkaPythonError:
+            # It moves or starts again, or the cluster had no transaction yet.
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)
 
 
 def await_decisions(servers: str, transactional_ids: Sequence[str]) -> None:

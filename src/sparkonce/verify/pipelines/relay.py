@@ -49,7 +49,7 @@ def run(job: Job) -> None:
     if in_transactions:
         with TransactionalProducer({**settings, "transactional.id": job.name}) as producer:
             job.observe("fence")
-            producer.init_transactions()
+            begin(job, producer)
             with closing(Input(job)) as source:
                 relay(source, lambda batch: _transaction(job, producer, source, batch))
         return
@@ -69,6 +69,13 @@ def run(job: Job) -> None:
         job.observe("fence")
         relay(source, lambda batch: order(job, plain, source, batch))
         plain.flush()
+
+
+def begin(job: Job, producer: TransactionalProducer) -> None:
+    """Take over, and end what requests that came late have left undecided about the group: other
+    clients would wait for that for ever."""
+    producer.init_transactions()
+    producer.committed_offsets(job.name)
 
 
 def relay(source: Input, write: Callable[[list[Message]], None]) -> None:
