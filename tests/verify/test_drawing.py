@@ -223,6 +223,16 @@ def test_a_held_produce_comes_behind_the_end_of_its_attempt() -> None:
             assert isinstance(lost, LoseRequest) and lost.nth == 2 and lost.lasting_s > 2
 
 
+def test_what_comes_late_is_of_either_half_of_a_transaction() -> None:
+    """The last half is waited for by the commit itself."""
+    halves = {"producer": {"open", "produce:first"}, "stateless": {"open"}}
+    for name, points in halves.items():
+        arms = [each for plan in plans(name, LATE, 20) for each in plan.schedule]
+        assert {each.point for each in arms if isinstance(each, Arm)} == points
+    both = [each for plan in turns("producer", LATE) for each in plan.schedule]
+    assert {each.point for each in both if isinstance(each, Arm)} == halves["producer"]
+
+
 def test_the_last_decision_is_lost_or_one_is_taken_without_an_answer() -> None:
     for name in ("producer", "stateless", "batch"):
         seen = set()

@@ -266,18 +266,28 @@ class _Drawing:
 
     def late(self, workload: Workload) -> Schedule:
         """A Produce is held up, and all that are sent again for it are lost, so its attempt is
-        given up; it arrives when that is over, and the next attempt commits."""
+        given up; it arrives when that is over, and the next attempt commits.
+
+        One of the first or of the last that the transaction has: those are waited for by the commit
+        itself. Tasks of Spark's tell the point between them each for itself.
+        """
         nth = self._times(workload)
-        held = self._pick(
+        halfway = "produce:first" in self._points and not self._pipeline.spark
+        point, held = self._pick(
             [
-                DelayRequest("Produce", until="InitProducerId", cut=True),
-                DelayRequest("Produce", until=("EndTxn", "InitProducerId"), seconds=0.1, cut=True),
+                ("open", DelayRequest("Produce", until="InitProducerId", cut=True)),
+                (
+                    "produce:first" if halfway else "open",
+                    DelayRequest(
+                        "Produce", until=("EndTxn", "InitProducerId"), seconds=0.1, cut=True
+                    ),
+                ),
             ]
         )
         lost = LoseRequest("Produce", nth=2, lasting_s=_UNSENT_S)
         return (
-            Arm(point="open", nth=nth, fault=held),
-            Arm(point="open", nth=nth, fault=lost),
+            Arm(point=point, nth=nth, fault=held),
+            Arm(point=point, nth=nth, fault=lost),
         )
 
     def coordinator(self, workload: Workload) -> Schedule:
