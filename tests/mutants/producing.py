@@ -14,6 +14,10 @@ _LATE_VERSION_1 = (
     Cell("producer, version 1, unverified", "exactly_once", "late"),
     Cell("joined producers, version 1, unverified", "exactly_once", "late"),
 )
+_LAST_EPOCHS = (
+    Cell("producer, last epochs", "exactly_once", "epochs"),
+    Cell("producer, version 1, last epochs", "exactly_once", "epochs"),
+)
 _EXPIRY = Cell("producer, ids expire", "exactly_once", "expiry")
 
 _SENDER, _LANE = "produce/sender.py", "produce/lane.py"
@@ -265,6 +269,33 @@ PRODUCING = (
                 _OWNERSHIP,
                 "            return _expired(who, code, commit_maybe_taken)\n",
                 "            return TransactionTimedOut(str(who), code)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="another producer id for anybody",
+        sabotages="A producer whose epochs are used up asks for another producer id as anybody "
+        "may, and not as the one it was, and so takes over from its successor",
+        cells=_LAST_EPOCHS,
+        changes=(
+            Change(
+                _TRANSACTIONAL,
+                "        if looks_first and not self._needs_epoch:\n",
+                "        is_last = self._known().epoch >= EPOCH_MAX - 1\n"
+                "        if looks_first and not self._needs_epoch and not is_last:\n",
+            ),
+            Change(
+                _TRANSACTIONAL,
+                "            self._identity = ownership.raise_epoch(who, Begun.NO, "
+                "looks_first=looks_first)\n",
+                "            raise_epoch = ownership.raise_epoch\n"
+                "            self._identity = self._coordinator.init() if is_last else raise_epoch("
+                "who, Begun.NO, looks_first=looks_first)\n",
+            ),
+            Change(
+                _TRANSACTIONAL,
+                "            self._identity = ownership.raise_epoch(self._known(), Begun.NO)\n",
+                "            self._identity = self._coordinator.init()\n",
             ),
         ),
     ),
