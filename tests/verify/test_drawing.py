@@ -125,16 +125,6 @@ def test_large_trials_are_aimed_at_the_middle_and_the_end_of_a_transaction() -> 
     assert nths == {1, (sent + 1) // 2, sent}
 
 
-def test_no_fault_that_was_chosen_for_a_large_trial_is_left_out() -> None:
-    """Where two would meet at a request, one goes to another."""
-    for seed in range(20):
-        for turn in range(4):
-            plan = draw(seed, PIPELINES["producer"], EXACTLY, NETWORK, turn=turn)
-            assert plan.workload.batch_size, "several requests are under way"
-            apis = [each.api for each in faults_of(plan.schedule)]
-            assert (apis.count("Produce"), len(apis)) == (3, 5)
-
-
 def test_a_cell_of_the_quick_preset_has_each_kind_of_input_and_different_faults() -> None:
     drawn = turns("stateless", NETWORK)
     workloads = [plan.workload for plan in drawn]

@@ -152,9 +152,6 @@ class _Drawing:
         return own
 
     def _of_family(self, family: str) -> Workload:
-        if family == f.NETWORK and self._turn is not None and not self._pipeline.spark:
-            # Several under way: what one of few can't be, out of order, for one.
-            return self._pick([LARGE, replace(LARGE, aborted=ABORTED.aborted)])
         if family in (f.NETWORK, f.WORKER):
             return self._pick([LARGE, ABORTED, WIDE])
         if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY):

@@ -94,10 +94,10 @@ def aimed(rng: random.Random, pipeline: Pipeline, workload: Workload, turn: int 
     count = min(_TRANSACTIONS_MAX, transactions_min)
     ends = [each for each in _OF_END if transactions_min > 1 or not needs_another(each(rng))]
     produced = requests(pipeline, workload)
-    middle = sorted({1, (produced + 1) // 2, produced})
+    middle = {1, (produced + 1) // 2, produced}
     faults = [
         *(
-            replace(kind(rng), nth=rng.choice(middle))
+            replace(kind(rng), nth=rng.choice(sorted(middle)))
             for kind in _some_of(rng, _OF_PRODUCE, 3, turn)
         ),
         *(kind(rng) for kind in _some_of(rng, _OF_OFFSETS, 1, turn)),
@@ -109,15 +109,8 @@ def aimed(rng: random.Random, pipeline: Pipeline, workload: Workload, turn: int 
     arms: dict[tuple[str, int, int], Arm] = {}
     for fault in faults:
         last = min(count, transactions_min - 1) if needs_another(fault) else count
-        free = [
-            (fault.api, which, nth)
-            for which in (middle if fault.api == "Produce" else [1])
-            for nth in range(1, last + 1)
-            if (fault.api, which, nth) not in arms
-        ]
-        if free:
-            place = rng.choice(free)
-            arms[place] = Arm(point=_OPENS, nth=place[2], fault=replace(fault, nth=place[1]))
+        nth = rng.randint(1, last)
+        arms.setdefault((fault.api, fault.nth, nth), Arm(point=_OPENS, nth=nth, fault=fault))
     return tuple(sorted(arms.values(), key=lambda arm: arm.nth))
 
 
