@@ -102,6 +102,7 @@ class Producer:
         key_bytes, value_bytes = as_bytes("key", key), as_bytes("value", value)
         notes = as_headers(headers)
         with self._rows_lock:
+            self._need_writable()  # a commit may have ended the writing just now
             if topic not in self._topics.partition_counts or partition is not None:
                 self._check_row(topic, partition)
             size = len(key_bytes or b"") + len(value_bytes or b"")
@@ -139,6 +140,7 @@ class Producer:
         self._need_writable()
         check_columns(table.schema, topic)
         with self._rows_lock:
+            self._need_writable()
             self._send_rows()
             outcome = (
                 self._reports.per_batch(on_delivery)
@@ -178,10 +180,10 @@ class Producer:
         """Write batches that were encoded elsewhere, as they are; partitions were chosen there."""
         self._need_writable()
         self._topics.learn({batch.topic for batch in batches})
-        self._enqueue(
-            batches,
-            self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported,
-        )
+        outcome = self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported
+        with self._rows_lock:
+            self._need_writable()
+            self._enqueue(batches, outcome)
 
     def partition_count(self, topic: str, *, fresh: bool = False) -> int:
         """As the cluster told it last, `metadata.max.age.ms` ago at most; `fresh` asks now. Raises

@@ -195,10 +195,9 @@ class TransactionalProducer(Producer):
         """
         self._life.need(COMMITTABLE, State.COMMITTING)
         if self._life.state is State.IN_TRANSACTION:
-            self.flush()
-            while len(self._rows) or not self._sender.is_idle:
-                self.flush()  # delivery callbacks have written more
-        self._life.to(State.COMMITTING)
+            self._finish_writing()
+        else:
+            self._life.to(State.COMMITTING)
         with self._failing():
             if self._is_open():
                 self._next(self._coordinator.end(self._known(), commit=True))
@@ -331,6 +330,22 @@ class TransactionalProducer(Producer):
         with self._opening():
             self._coordinator.add_offsets(self._known(), group)
         self.abort_transaction()
+
+    def _finish_writing(self) -> None:
+        """Until there is nothing more to wait for; what is written from then on is refused.
+
+        Delivery callbacks and other threads may write while this waits, and what they wrote may
+        have failed since the last flush looked. So the failure is looked for once more when all
+        is over, in one step with the end of writing.
+        """
+        is_over = False
+        while not is_over:
+            self.flush()
+            with self._failing(), self._rows_lock:
+                is_over = not len(self._rows) and self._sender.is_idle and not self._reports.are_due
+                if is_over:
+                    self._sender.raise_failure()
+                    self._life.to(State.COMMITTING)
 
     def _begun(self) -> Begun:
         if self._is_known_open:

@@ -28,6 +28,9 @@ EXECUTOR: Final = "executor"
 EXPIRY: Final = "expiry"
 """On a cluster that soon forgets transactional ids; in the full preset."""
 
+EPOCHS: Final = "epochs"
+"""On a cluster where producer ids are soon used up; in the full preset."""
+
 OUTSIDE: Final = frozenset({"fence", "end:answered", "spark-commit"})
 """Points between two transactions."""
 OPEN: Final = frozenset({"produce:last", "offsets", "end"})
@@ -82,6 +85,6 @@ def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
     return _PLAIN.get(family, 1) if is_plain else 1
 
 
-_WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2}
-_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2}
+_WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2, EPOCHS: 5}
+_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2, EPOCHS: 5}
 _WITH_STATE: Final = {CRASH: 2, STATE: 4, ZOMBIE: 2}
