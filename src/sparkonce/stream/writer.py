@@ -26,7 +26,7 @@ from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
 from sparkonce.stream.renaming import check_replaces, plainly, started_with
 from sparkonce.stream.report import Listener, Listeners, LogListener
-from sparkonce.stream.runs import RenewedQuery, Run, await_end
+from sparkonce.stream.runs import RenewedQuery, Run, await_end, is_one_process
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
 from sparkonce.stream.spark_version import check_version
@@ -174,7 +174,7 @@ class StreamWriter(Options):
                 spark.sparkContext,
                 settings.pipeline,
                 location,
-                is_one_process=_is_one_process(spark),
+                is_one_process=is_one_process(spark.sparkContext),
                 is_exact=settings.guarantee is Guarantee.EXACTLY_ONCE,
                 remembers_versions=isinstance(state, StateByVersion),
             )
@@ -242,11 +242,6 @@ def check_session(spark: SparkSession) -> None:
             "spark.speculation=true runs tasks twice at the same time, and what two of them write "
             "in one transaction can't be told apart: set it to false for this application"
         )
-
-
-def _is_one_process(spark: SparkSession) -> bool:
-    master = spark.sparkContext.master or ""
-    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def _warn(reading: Reading, settings: PipelineSettings) -> None:
