@@ -173,6 +173,23 @@ def test_a_new_run_that_cannot_start_tells_why(
     assert not query.isActive
 
 
+def test_who_waits_is_told_where_nobody_supervises_the_query_any_more(
+    by_version: SparkSession, new_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    may = tmp_path / "may"
+    query = new_job(kind="counting").start(by_version, FailsOnce(may))
+
+    def fail() -> bool:
+        raise ConnectionError("Spark's JVM does not answer")
+
+    monkeypatch.setattr(query, "_ended_as_spent", fail)
+    may.touch()
+    with pytest.raises(ConnectionError, match="JVM does not answer"):
+        query.awaitTermination()
+    assert not query.isActive
+    query.stop()
+
+
 def test_a_query_that_is_stopped_while_its_run_is_renewed_ends_without_an_error(
     by_version: SparkSession, new_job: MakeJob
 ) -> None:

@@ -327,19 +327,25 @@ class RenewedQuery(StreamingQuery):
         self._failure: Exception | None = None
 
     def supervise(self) -> None:
-        """Wait for the last run to end, and start new ones until then."""
-        while True:
-            await_end(self._jsq)
-            with self._changing:
-                if self._is_stopped or not self._run.is_spent or not self._ended_as_spent():
-                    break
-                self._run.renew()
-                try:
-                    self._jsq = self._start()._jsq
-                except Exception as error:  # noqa: BLE001 - told to whoever waits for the query
-                    self._failure = error
-                    break
-        self._over.set()
+        """Wait for the last run to end, and start new ones until then. However this ends, it is
+        told: there is nobody else to end the waits for the query."""
+        try:
+            while self._goes_on():
+                pass
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for the query
+            self._failure = error
+        finally:
+            self._over.set()
+
+    def _goes_on(self) -> bool:
+        """Behind the end of a run: whether another one was started."""
+        await_end(self._jsq)
+        with self._changing:
+            if self._is_stopped or not self._run.is_spent or not self._ended_as_spent():
+                return False
+            self._run.renew()
+            self._jsq = self._start()._jsq
+            return True
 
     def _ended_as_spent(self) -> bool:
         failure = super().exception()
