@@ -7,6 +7,7 @@ the query, and calls the pipeline for each batch.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Any, Final, Self
 
 from pyspark import InheritableThread
@@ -259,19 +260,26 @@ def _warn(reading: Reading, settings: PipelineSettings) -> None:
 def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | None) -> None:
     """Let go of connections when the query ends, however it does."""
 
-    def wait() -> None:
-        if shown:
-            shown.start()
+    def watch() -> None:
         if isinstance(query, RenewedQuery):
             query.supervise()
         else:
             await_end(query._jsq)
-        if shown:
-            shown.stop()
+
+    def close() -> None:
         try:
             sink.close()
         except Exception as error:  # noqa: BLE001 - how the query ended is told already
             _log.warning("%s, which the next start does: %s", _CLOSED, error)
+
+    def wait() -> None:
+        with ExitStack() as at_end:  # in reverse, whatever fails
+            at_end.callback(close)
+            if shown:
+                at_end.callback(shown.stop)
+            at_end.callback(watch)
+            if shown:
+                shown.start()
 
     # It starts new runs, which have the properties (such as the pool) of the thread they came from.
     InheritableThread(wait, name="sparkonce-close", daemon=True).start()
