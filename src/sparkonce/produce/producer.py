@@ -38,6 +38,8 @@ from sparkonce.produce.topics import Topics
 from sparkonce.wire import Client
 
 _ROWS_BYTES = 1024 * 1024
+_SENDS_WITHIN = 2
+_SENDS_MORE_S = 10.0
 """Rows are encoded together, so many bytes at a time."""
 
 
@@ -429,16 +431,20 @@ class Producer:
         self._sender.enqueue(writer, [Batch(batch, deadline_s, outcome) for batch in encoded])
 
     def _start_linger(self) -> Linger | None:
-        return Linger(self._send_lingering, self._options.linger_ms)
+        # Rows may wait for metadata first, and for room behind it.
+        send_within_s = _SENDS_WITHIN * self._options.max_block_ms / 1000 + _SENDS_MORE_S
+        return Linger(self._send_lingering, self._options.linger_ms, send_within_s)
 
     def _send_lingering(self) -> None:
         with self._rows_lock:
             self._send_rows()
 
     def _shut(self) -> None:
-        if self._linger:
-            self._linger.stop()
-        self._client.close()
+        try:
+            if self._linger:
+                self._linger.stop()
+        finally:
+            self._client.close()
 
 
 def encoder(options: ProducerOptions, partitioner: Partitioner) -> Encoder:
