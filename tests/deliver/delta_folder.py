@@ -22,8 +22,9 @@ from sparkonce.deliver.target import TableTarget
 ID, NAME = StructField("id", LongType()), StructField("name", StringType())
 FIELDS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 UPSERTS = {"writeMode": "upsert", "keyColumns": "id"}
-KINDS = ["files", "rows", "upsert"]
-"""The three ways into a table: files as they are, rows through delta-rs, and a merge."""
+KINDS = ["files", "partitions", "rows", "upsert"]
+"""The ways into a table: files as they are, whole or by partition, rows through delta-rs, and a
+merge."""
 
 
 class DeltaFolder:
@@ -58,8 +59,11 @@ class DeltaFolder:
         return store, store.take_over().epoch
 
     def open_kind(self, kind: str) -> tuple[DeltaStore, int]:
-        if kind == "rows":
+        if kind == "partitions":
             DeltaTable.create(self.path, FIELDS, mode="ignore", partition_by="name")
+        if kind == "rows" and not DeltaTable.is_deltatable(str(self.path)):
+            DeltaTable.create(self.path, FIELDS)
+            self.table().alter.add_constraint({"some": "id > 0"})
         return self.open(**(UPSERTS if kind == "upsert" else {}))
 
     def table(self) -> DeltaTable:
