@@ -79,14 +79,22 @@ def stage(
     return Part(attempt, name, batch.num_rows, batch.nbytes)
 
 
-def write(store: DeltaStore, epoch: int, ids: Sequence[int], number: int, name: str = "a") -> None:
+def write(
+    store: DeltaStore,
+    epoch: int,
+    ids: Sequence[int],
+    number: int,
+    name: str = "a",
+    attempt: int | None = None,
+) -> None:
     """One batch, as the sink does it."""
-    part = stage(store, epoch, [{"id": id_, "name": name} for id_ in ids], attempt=number)
+    attempt = number if attempt is None else attempt
+    part = stage(store, epoch, [{"id": id_, "name": name} for id_ in ids], attempt)
     transaction = store.begin(epoch)
     transaction.load([part])
     transaction.note(replace(ENTRY, number=number, batch=number), SOURCES)
     transaction.commit()
-    store.discard(epoch, number)
+    store.discard(epoch, attempt)
 
 
 def ids(database: DeltaFolder) -> list[int]:
