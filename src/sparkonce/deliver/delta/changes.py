@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from sparkonce.deliver.delta.footer import Footer
 from sparkonce.deliver.delta.shape import Shape
@@ -48,12 +48,14 @@ class AddFiles:
     """Like no other's; files of the table bear it."""
     footers: Sequence[Footer]
     shape: Shape
+    removed: Sequence[RemoveAction] = ()
+    """Files that these take the place of."""
     moved: list[Path] = field(default_factory=list)
 
     def commit(self, table: DeltaTable, properties: CommitProperties) -> None:
         actions = [self._move(number, footer) for number, footer in enumerate(self.footers)]
         table.create_write_transaction(
-            list(actions),
+            [*self.removed, *actions],
             "append",
             table.schema(),
             list(self.shape.partitioned_by),

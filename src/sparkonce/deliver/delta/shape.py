@@ -106,6 +106,16 @@ class Shape:
             )
         )
 
+    @property
+    def takes_rewriting(self) -> bool:
+        """Whether files of the table can be replaced by others without telling more of it."""
+        return (
+            self.takes_files
+            and "deletionVectors" not in self.features
+            and self.properties.get("delta.enableDeletionVectors") != "true"
+            and self.properties.get("delta.enableChangeDataFeed") != "true"
+        )
+
     def staged_by(self, columns: Columns) -> tuple[str, ...]:
         """Columns of which each staged file has one value, so that it can be added as it is."""
         if not self.takes_files:

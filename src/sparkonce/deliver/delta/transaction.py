@@ -11,7 +11,9 @@ from sparkonce.deliver.delta.changes import AddFiles, AppendRows, Change, NoRows
 from sparkonce.deliver.delta.footer import Footer, read_all
 from sparkonce.deliver.delta.ledger import Note
 from sparkonce.deliver.delta.log import Log, Seen
+from sparkonce.deliver.delta.newest import Newest
 from sparkonce.deliver.delta.place import Place
+from sparkonce.deliver.delta.rewrite import RewriteFiles
 from sparkonce.deliver.delta.shape import Shape
 from sparkonce.deliver.delta.upsert import MergeRows
 from sparkonce.deliver.settings import TableSettings
@@ -48,9 +50,13 @@ class DeltaTransaction:
             shape = Shape.of(self._log.seen.table, str(self._place.root))
         shape.check(self._columns, upserts=self._settings.upserts)
         if self._settings.upserts:
-            merge = MergeRows(self._columns, footers)
-            merge.check()
-            self._change = merge
+            newest = Newest(self._columns, footers)
+            newest.check(shape.required)
+            self._change = (
+                RewriteFiles(newest, shape, self._place.root, self._name)
+                if shape.takes_rewriting
+                else MergeRows(newest)
+            )
         elif shape.takes_files and _are_split(footers, shape.staged_by(self._columns)):
             _check_nulls(footers, shape)
             self._change = AddFiles(self._place.root, self._name, footers, shape)
