@@ -112,7 +112,7 @@ class _Rewrite:
         self.connection.unregister("given")
 
     def _source(self, paths: Sequence[str]) -> str:
-        """Their rows, with all of the table's columns, whatever columns a file was written with."""
+        """Their rows, with the columns of the batch and all others that one of them has."""
         read = parquet(paths).removesuffix(")")
         read += f", filename = {literal(_FILE)}, union_by_name = true)"
         there = {name.lower() for name in self.connection.sql(f"SELECT * FROM {read}").columns}
@@ -122,8 +122,10 @@ class _Rewrite:
                 value = f"f.{quoted(name)}"
             elif name.lower() in there:
                 value = f"p.{quoted(name)}"
-            else:
+            elif name in self.columns.names:
                 value = "NULL"
+            else:
+                continue
             if (kind := self._kinds().get(name)) is not None:
                 value = f"CAST({value} AS {kind})"
             chosen.append(f"{value} AS {quoted(name)}")
@@ -148,7 +150,7 @@ class _Rewrite:
         """Of the files that are touched, as they are to be, and the new ones."""
         names, keys = self.columns.names, self.columns.keys
         old, new = [], []
-        for name in self.shape.fields:
+        for name in self.connection.sql(f"SELECT * EXCLUDE {_FILE} FROM {source}").columns:
             own = quoted(name)
             if name in names and name not in keys:
                 old.append(f"CASE WHEN n.{_HIT} THEN n.{own} ELSE t.{own} END AS {own}")
