@@ -22,9 +22,9 @@ from sparkonce.deliver.target import TableTarget
 ID, NAME = StructField("id", LongType()), StructField("name", StringType())
 FIELDS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 UPSERTS = {"writeMode": "upsert", "keyColumns": "id"}
-KINDS = ["files", "partitions", "rows", "upsert"]
-"""The ways into a table: files as they are, whole or by partition, rows through delta-rs, and a
-merge."""
+KINDS = ["files", "partitions", "rows", "upsert", "merge"]
+"""The ways into a table: files as they are, whole or by partition; rows through delta-rs; files
+written anew, and delta-rs's merge."""
 
 
 class DeltaFolder:
@@ -61,13 +61,17 @@ class DeltaFolder:
     def open_kind(self, kind: str) -> tuple[DeltaStore, int]:
         if kind == "partitions":
             DeltaTable.create(self.path, FIELDS, mode="ignore", partition_by="name")
-        if kind == "rows" and not DeltaTable.is_deltatable(str(self.path)):
+        if kind in ("rows", "merge") and not DeltaTable.is_deltatable(str(self.path)):
             DeltaTable.create(self.path, FIELDS)
             self.table().alter.add_constraint({"some": "id > 0"})
-        return self.open(**(UPSERTS if kind == "upsert" else {}))
+        return self.open(**options_of(kind))
 
     def table(self) -> DeltaTable:
         return DeltaTable(self.path)
+
+
+def options_of(kind: str) -> dict[str, str]:
+    return UPSERTS if kind in ("upsert", "merge") else {}
 
 
 def stage(
