@@ -210,7 +210,9 @@ def test_an_outbox_is_given_out_and_then_deleted(
         connection.execute(insert, [1])
     run()
     assert [row.key for row in published] == [b"1", b"2", b"3", b"1"]
-    print("left", left, _keys(connect, table))
+    # The third went when the second run began; the last one's row stays until its batch is done.
+    assert left == [[1, 2, 3], [3], [4]]
+    assert _keys(connect, table) == [4]
 
 
 def _keys(connect: Connect, table: str) -> list[int]:
@@ -226,7 +228,10 @@ def test_a_schema_of_the_users(spark: SparkSession, tmp_path: Path) -> None:
         writer.execute("INSERT INTO t VALUES (1, 'x', 2)")
     reader = spark.readStream.format("sparkonce_table").schema("n INT, id STRING")
     frame = reader.options(url=f"sqlite://{file}", dbtable="t", keyColumn="id").load()
-    with pytest.raises(Exception, match="1 is no text"):
+    with pytest.raises(
+        Exception,
+        match=r"column 'id' has the value .* \(INTEGER\), which does",
+    ):
         query = sink.start(frame, availableNow=True)
         query.awaitTermination(90)
     reader = spark.readStream.format("sparkonce_table").schema("n INT, id BIGINT")
