@@ -79,6 +79,10 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = table.advance(position, rows_max, self._limit)
         return start if end is None else table.form.to_json(end)
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """`latestOffset` in a query's progress; asked for at each trigger."""
+        return self._table().report()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         table = self._table()
         first, last = table.form.from_json(start), table.form.from_json(end)

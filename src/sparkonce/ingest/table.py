@@ -74,6 +74,9 @@ class Table(Protocol):
     def delete(self, end: Position) -> None:
         """Deletes the rows that were given out up to `end`."""
 
+    def report(self) -> dict[str, Any] | None:
+        """For a query's progress, without a question to the database; None if there is nothing."""
+
     def close(self) -> None: ...
 
 

@@ -151,6 +151,9 @@ class PostgresTable:
             window = self._batches.given_out(end, end.window, end.after)
             self._desk.change(f"DELETE FROM {window}")
 
+    def report(self) -> dict[str, Any]:
+        return self._watch.report
+
     def close(self) -> None:
         self._desk.close()
 
