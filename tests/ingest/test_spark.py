@@ -269,7 +269,8 @@ def test_process_all_available_waits_for_a_slow_look(
         query = sink.start(frame, processingTime="0 seconds")
         try:
             for _ in range(3):
-                query.processAllAvailable()  # a look has found nothing, and a rest begins
+                writer.execute("SELECT pg_current_xact_id()")  # so that there is a look
+                query.processAllAvailable()  # it has found nothing, and a rest begins
                 writer.execute(f"INSERT INTO {table} SELECT FROM generate_series(1, 100)")
                 ((last,),) = writer.execute(f"SELECT max(id) FROM {table}").fetchall()
                 query.processAllAvailable()
