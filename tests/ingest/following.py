@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 from sparkonce.ingest.reader import open_table
 from sparkonce.ingest.settings import TableSettings
+from sparkonce.ingest.source import TableSource
 
 Rows = list[dict[str, Any]]
 
@@ -56,7 +59,9 @@ class Follower:
         rows: Rows = []
         for span in table.spans(first, last):
             for batch in table.read(first, last, span, columns):
-                rows += pa.RecordBatch.from_arrays(batch.columns, names=names).to_pylist()
+                *columns_read, unreadable = batch.columns
+                assert unreadable.null_count == batch.num_rows
+                rows += pa.RecordBatch.from_arrays(columns_read, names=names).to_pylist()
         table.close()
         return rows
 
@@ -84,3 +89,16 @@ class Follower:
 
     def _read(self, offset: str) -> Any:
         return self.table.form.from_json(json.loads(offset))
+
+
+def read_all(options: dict[str, str], schema: StructType | None = None) -> Rows:
+    """A table's rows, as the reader gives them to Spark."""
+    source = TableSource(options)
+    reader = source.streamReader(schema or source.schema())
+    try:
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        batches = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+    finally:
+        reader.stop()
+    return list(pa.Table.from_batches(batches).to_pylist())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparkonce.ingest.outbox import _GIVEN
 from sparkonce.ingest.position import Form, Mark, Position
-from sparkonce.ingest.settings import OPTIONS, TableSettings
+from sparkonce.ingest.settings import CORRUPT_RECORD, OPTIONS, TableSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "ingest.md").read_text()
 
@@ -34,8 +34,11 @@ def test_every_option_is_listed_with_its_default() -> None:
         "fetchsize": str(plain.rows_fetched),
         "outbox": str(plain.outbox).lower(),
         "deleteAfterPublishing": str(plain.deletes).lower(),
+        "mode": "FAILFAST" if plain.corrupt_record is None else "PERMISSIVE",
+        "columnNameOfCorruptRecord": CORRUPT_RECORD,
     }.items() <= told.items()
-    assert len(fields(TableSettings)) == len(OPTIONS) + 1  # the kind follows from the url
+    # The kind follows from the url; the two for rows that can't be read are one.
+    assert len(fields(TableSettings)) == len(OPTIONS)
 
 
 def test_every_column_of_an_outbox_is_listed() -> None:

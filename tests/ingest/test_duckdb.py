@@ -11,15 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 
-from ingest.following import Follower
+from ingest.following import Follower, read_all
 from sparkonce.errors import ConfigError
 from sparkonce.ingest import duckdb as engine_module
-from sparkonce.ingest.arrow import arrow_schema, fit
 from sparkonce.ingest.source import TableSource
-from sparkonce.ingest.span import WHOLE
 from sparkonce.ingest.table import SourceError
 
 Follow = Callable[..., Follower]
@@ -136,7 +133,7 @@ TYPES: list[tuple[str, str, str, Any]] = [
 ]  # fmt: skip
 
 
-def test_every_type_arrives_with_its_value(run: Any, follow: Follow, file: Path) -> None:
+def test_every_type_arrives_with_its_value(run: Any, file: Path) -> None:
     declared = ", ".join(f"c{index} {kind}" for index, (kind, *_) in enumerate(TYPES))
     values = ", ".join(value for _, value, *_ in TYPES)
     run(
@@ -146,12 +143,7 @@ def test_every_type_arrives_with_its_value(run: Any, follow: Follow, file: Path)
     )
     schema = TableSource(_plain(file)).schema()
     assert [field.dataType.simpleString() for field in schema[1:]] == [each[2] for each in TYPES]
-    table = follow().table
-    end = table.advance(table.start(latest=False), None)
-    assert end is not None
-    read = table.read(table.start(latest=False), end, WHOLE, table.columns())
-    batches = [fit(batch, arrow_schema(schema)) for batch in read]
-    full, empty = pa.Table.from_batches(batches).to_pylist()
+    full, empty = read_all(_plain(file))
     assert [full[f"c{index}"] for index in range(len(TYPES))] == [value for *_, value in TYPES]
     assert all(empty[f"c{index}"] is None for index in range(len(TYPES)))
 

@@ -10,9 +10,9 @@ from pyspark.sql.types import BinaryType, DataType, DoubleType, LongType, String
 
 from sparkonce.encode.columns import check_columns
 from sparkonce.errors import ConfigError
-from sparkonce.ingest.arrow import arrow_schema, fit
-from sparkonce.ingest.outbox import as_records, outbox_columns, outbox_schema
-from sparkonce.ingest.table import Column, SourceError
+from sparkonce.ingest.arrow import arrow_schema, cast
+from sparkonce.ingest.outbox import as_headers, outbox_columns, outbox_schema
+from sparkonce.ingest.table import Column
 from sparkonce.stream.kafka_settings import check_schema
 
 
@@ -58,7 +58,11 @@ def test_text_becomes_bytes_and_json_headers() -> None:
             ],
         }
     )
-    rows: Any = fit(as_records(raw, schema), schema).to_pylist()
+    columns = [
+        (as_headers if field.name == "headers" else cast)(column, field.type)
+        for column, field in zip(raw.columns, schema, strict=True)
+    ]
+    rows: Any = pa.RecordBatch.from_arrays(columns, schema=schema).to_pylist()
     assert [row["value"] for row in rows] == ["ä".encode(), None, b""]
     assert [row["key"] for row in rows] == [b"\xff", None, b""]
     assert [[(each["key"], each["value"]) for each in row["headers"] or []] for row in rows] == [
@@ -71,10 +75,9 @@ def test_text_becomes_bytes_and_json_headers() -> None:
 
 @pytest.mark.parametrize("text", ["no json", "1", '["a"]', '[{"key": 1, "value": "x"}]'])
 def test_headers_that_are_none_are_told(text: str) -> None:
-    schema = arrow_schema(outbox_schema(columns(value=StringType(), headers=StringType())))
-    raw = pa.record_batch({"value": ["v"], "headers": [text]})
-    with pytest.raises(SourceError, match="they must be a JSON object"):
-        as_records(raw, schema)
+    kind = arrow_schema(outbox_schema(TABLE)).field("headers").type
+    with pytest.raises(ValueError, match="headers must be a JSON object"):
+        as_headers(pa.array([text]), kind)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,21 @@ def test_a_forgotten_transaction_is_named(
         f"pid {pid} (user postgres, application 'nightly', idle in transaction), open for" in said
     )
     assert f"pg_terminate_backend({pid})" in said
+    report = watch.report
+    assert (report["heldSeconds"], report["heldBy"][: len(f"pid {pid}")]) == (60, f"pid {pid}")
+    control.execute("SELECT pg_terminate_backend(%s)", [pid])
+    _await_end(control, pid)
+    watch.note(horizon_now(control), ask)
+    assert watch.report["heldSeconds"] == 0 and "heldBy" not in watch.report
+
+
+def _await_end(control: psycopg.Connection[Any], pid: int) -> None:
+    for _ in range(1000):
+        sql = "SELECT count(*) = 0, pg_sleep(0.01) FROM pg_stat_activity WHERE pid = %s"
+        row = control.execute(sql, [pid]).fetchone()
+        if row is not None and row[0]:
+            return
+    raise AssertionError("the session did not end")
 
 
 def test_a_prepared_transaction_is_named(
@@ -116,6 +131,12 @@ def test_warnings_become_rarer(clock: Clock, caplog: Any) -> None:
         if len(caplog.records) > len(told):
             told.append(second)
     assert told == [60, 120, 240, 480, 960, 1920, 3840, 7440, 11040, 14640, 18240]
+    assert watch.report == {
+        "xid": 7,
+        "nextXid": 9,
+        "heldSeconds": 6 * 3600 - 10,
+        "heldBy": "a transaction of another server",
+    }
 
 
 def test_a_horizon_that_moves_or_has_nothing_behind_it_is_no_matter(
@@ -125,9 +146,11 @@ def test_a_horizon_that_moves_or_has_nothing_behind_it_is_no_matter(
     for second in range(0, 3600, 10):
         clock.now_s = 1000.0 + second
         watch.note(Horizon(second, second + 5), lambda _: [])
+        assert watch.report["heldSeconds"] == 0
     for second in range(3600, 7200, 10):
         clock.now_s = 1000.0 + second
         watch.note(Horizon(4000, 4000), lambda _: [])
+        assert watch.report["heldSeconds"] == 0
     assert caplog.records == []
 
 
@@ -145,3 +168,4 @@ def test_a_reader_watches_its_horizon(
     follower.drain()
     follower.drain()
     assert f"pid {open_.info.backend_pid}" in caplog.text
+    assert follower.table.report()["heldBy"].startswith(f"pid {open_.info.backend_pid}")

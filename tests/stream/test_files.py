@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +15,8 @@ from pyspark.sql import SparkSession
 import oracle
 import sparkonce
 from sparkonce.local import LocalKafka
+from sparkonce.stream.checkpoint import Listed, Planned
+from sparkonce.stream.files import FileChanged, ListedFiles
 
 
 @pytest.fixture
@@ -82,6 +86,58 @@ def test_a_file_that_is_not_what_was_listed(
             else:
                 os.utime(path, (1, 1))
 
-    with pytest.raises(Exception, match=r"0\.json (was changed after|is gone since) it was listed"):
+    told = {
+        "gone": r"a file is gone since it was listed \(File file:.*/0\.json does not exist\)",
+        "changed": r"0\.json was changed after it was listed",
+    }
+    with pytest.raises(Exception, match=told[how]):
         run(spark, kafka, topic, tmp_path, disturb)
     assert values(kafka, topic) == []
+
+
+ODD_NAMES = ["a b", "a,b", "ä#?", "50%20", "{x}", "a+b;c=d&e"]
+
+
+class OneSource:
+    """A checkpoint in which a file source has listed these files, and nothing else is there."""
+
+    def __init__(self, listed: list[Listed]) -> None:
+        self._listed = listed
+
+    def planned(self, _: int) -> Planned:
+        return Planned(0, ())
+
+    def listed_files(self, _source: int, _number: int) -> Iterator[Listed]:
+        return iter(self._listed)
+
+
+def test_many_files_take_no_more_calls_than_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*ODD_NAMES, *map(str, range(300))]:
+        put(tmp_path, f"{name}.json", ["a"])
+    paths = spark.read.text(str(tmp_path)).inputFiles()
+    assert len(paths) == 306
+    listed = [Listed(path, Path(unquote(urlsplit(path).path)).stat().st_mtime_ns // 10**6)
+              for path in paths]  # fmt: skip
+    client: Any = type(spark.sparkContext._gateway._gateway_client)
+    calls: list[str] = []
+    send = client.send_command
+
+    def counted(self: Any, command: str, *rest: Any, **more: Any) -> Any:
+        calls.append(command)
+        return send(self, command, *rest, **more)
+
+    monkeypatch.setattr(client, "send_command", counted)
+
+    def checked(some: list[Listed]) -> int:
+        calls.clear()
+        folder: Any = OneSource(some)
+        ListedFiles(spark, folder).check(0, ['{"logOffset": 0}'])
+        return sum(not call.startswith("m") for call in calls)  # m: memory, by Python's collector
+
+    checked(listed[:1])
+    assert 0 < checked(listed[:1]) == checked(listed) < 100
+    late = [*listed[:-1], Listed(listed[-1].path, 1)]
+    with pytest.raises(FileChanged, match="was changed after it was listed"):
+        checked(late)

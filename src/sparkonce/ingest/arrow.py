@@ -1,19 +1,23 @@
-"""Rows as a database gives them, made into exactly the columns that Spark expects."""
+"""Columns as a database gives them, cast to the types that Spark expects; and values that can't be.
+
+A column is cast as a whole. Only where that fails are its values looked at more closely.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any
+from itertools import accumulate
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sparkonce.ingest.table import SourceError
-
-_DIGITS_MAX = 76
+UNFIT: Final = (ArithmeticError, TypeError, ValueError)
+"""What a value raises that does not fit; Arrow's own errors of this sort are ValueErrors."""
+_DIGITS_MAX: Final = 76
 """Of a decimal in Arrow."""
 
 
@@ -29,36 +33,47 @@ def pieces(batches: Iterator[Any], rows_max: int) -> Iterator[Any]:
             yield batch.slice(start, rows_max)
 
 
-def fit(batch: Any, schema: pa.Schema) -> Any:
-    """Columns by position, cast without loss."""
-    columns = [_cast(column, field) for column, field in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def converted(
+    column: Any, convert: Callable[[Any], Any], kind: pa.DataType, first: int = 0
+) -> tuple[Any, dict[int, Exception]]:
+    """The column as `convert` makes it, with nulls for values that do not fit; and why, by row."""
+    try:
+        return convert(column), {}
+    except UNFIT as error:
+        if len(column) == 0:
+            raise
+        if len(column) == 1:
+            return pa.nulls(1, kind), {first: error}
+    # A few of many: halves without any are converted at once.
+    middle = len(column) // 2
+    one, unfit = converted(column.slice(0, middle), convert, kind, first)
+    other, more = converted(column.slice(middle), convert, kind, first + middle)
+    return pa.concat_arrays([one, other]), unfit | more
 
 
-def from_rows(
-    rows: Sequence[Sequence[Any]], schema: pa.Schema, readers: Sequence[Callable[[Any], Any]]
-) -> Any:
-    """From Python's values, where the database has no Arrow of its own; `readers` prepare them."""
-    columns = []
-    for index, (field, read) in enumerate(zip(schema, readers, strict=True)):
-        try:
-            columns.append(pa.array([read(row[index]) for row in rows], type=field.type))
-        except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
-            raise _unfit(field, error) from error
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: Any, field: pa.Field) -> Any:
+def cast(column: Any, kind: pa.DataType) -> Any:
+    """Without loss."""
     if isinstance(column.type, pa.BaseExtensionType):
         column = column.storage
-    if column.type == field.type:
+    if column.type == kind:
         return column
-    try:
-        if pa.types.is_string(column.type) and pa.types.is_decimal128(field.type):
-            return _decimals(column, field.type)
-        return column.cast(field.type)
-    except (pa.ArrowException, ArithmeticError) as error:
-        raise _unfit(field, error) from error
+    if _are_decimals_of_text(column.type, kind):
+        return _decimals(column, kind)
+    are_lists = pa.types.is_list(column.type) and pa.types.is_list(kind)
+    if are_lists and _are_decimals_of_text(column.type.value_type, kind.value_type):
+        return _lists_of_decimals(column, kind)
+    return column.cast(kind)
+
+
+def _are_decimals_of_text(given: pa.DataType, wanted: pa.DataType) -> bool:
+    return bool(pa.types.is_string(given) and pa.types.is_decimal128(wanted))
+
+
+def _lists_of_decimals(column: Any, kind: pa.DataType) -> Any:
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_pylist()
+    offsets = pa.array(accumulate(lengths, initial=0), pa.int32())
+    elements = _decimals(column.flatten(), kind.value_type)
+    return pa.ListArray.from_arrays(offsets, elements, type=kind, mask=column.is_null())
 
 
 def _decimals(column: Any, kind: pa.DataType) -> Any:
@@ -69,8 +84,27 @@ def _decimals(column: Any, kind: pa.DataType) -> Any:
     return column.cast(pa.decimal256(_DIGITS_MAX, kind.scale)).cast(kind)
 
 
-def _unfit(field: pa.Field, error: Exception) -> SourceError:
-    return SourceError(
-        f"column {field.name!r} has a value that does not fit into {field.type}: {error}. Correct "
-        "the row, or read the column as another type with .schema(…)"
-    )
+def from_values(
+    values: Sequence[Any], read: Callable[[Any], Any], kind: pa.DataType
+) -> tuple[Any, list[int]]:
+    """A column of Python's values, where the database has no Arrow of its own; with nulls for
+    those that do not fit, and their rows."""
+    try:
+        return pa.array([read(value) for value in values], type=kind), []
+    except UNFIT:
+        found = [_fitting(value, read, kind) for value in values]
+    unfit = [
+        row
+        for row, (value, fitting) in enumerate(zip(values, found, strict=True))
+        if fitting is None and value is not None
+    ]
+    return pa.array(found, type=kind), unfit
+
+
+def _fitting(value: Any, read: Callable[[Any], Any], kind: pa.DataType) -> Any:
+    try:
+        taken = read(value)
+        pa.array([taken], type=kind)
+    except UNFIT:
+        return None
+    return taken

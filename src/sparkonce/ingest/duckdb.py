@@ -19,10 +19,10 @@ import duckdb
 from pyspark.sql.types import DateType, LongType, StringType, TimestampNTZType, TimestampType
 
 from sparkonce.errors import ConfigError
-from sparkonce.ingest.duckdb_types import WHOLE_NUMBERS, as_read, spark_type
+from sparkonce.ingest.duckdb_types import WHOLE_NUMBERS, as_read, flaw_of, spark_type
 from sparkonce.ingest.keyed import Condition, Values, quoted
 from sparkonce.ingest.settings import TableSettings
-from sparkonce.ingest.table import Column, SourceError
+from sparkonce.ingest.table import Column, SourceError, selected
 
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
@@ -72,7 +72,7 @@ class DuckdbEngine:
             kinds = connection.sql(f"SELECT {', '.join(reads)} FROM {self.table} LIMIT 0")
             arrow = kinds.to_arrow_reader(1).schema
         return [
-            _column(name, declared, read, spark_type(field.type), nullable=is_nullable)
+            _column(name, declared, read, field.type, nullable=is_nullable)
             for (name, declared, is_nullable), read, field in zip(found, reads, arrow, strict=True)
         ]
 
@@ -91,9 +91,8 @@ class DuckdbEngine:
     def batches(
         self, columns: Sequence[Column], order: Sequence[Column], where: Condition
     ) -> Iterator[Any]:
-        selected = ", ".join(column.read for column in columns)
         names = ", ".join(quoted(column.name) for column in order)
-        sql = f"SELECT {selected} FROM {self.table} WHERE {where[0]} ORDER BY {names}"
+        sql = f"SELECT {selected(columns)} FROM {self.table} WHERE {where[0]} ORDER BY {names}"
         with closing(self._open(read_only=True)) as connection:
             try:
                 relation = connection.sql(sql, params=where[1])
@@ -158,8 +157,9 @@ class DuckdbEngine:
         return [names for (names,) in constraints] + named
 
 
-def _column(name: str, declared: str, read: str, kind: Any, *, nullable: bool) -> Column:
-    at = quoted(name)
+def _column(name: str, declared: str, read: str, arrow: Any, *, nullable: bool) -> Column:
+    at, kind = quoted(name), spark_type(arrow)
+    flaw = flaw_of(at, arrow, declared)
     is_number = declared in WHOLE_NUMBERS
     ordered = isinstance(kind, StringType | DateType | TimestampType | TimestampNTZType)
     counts = at if isinstance(kind, LongType) or is_number else None
@@ -172,7 +172,9 @@ def _column(name: str, declared: str, read: str, kind: Any, *, nullable: bool) -
         declared=declared,
         kind=kind,
         nullable=nullable,
-        read=read,
+        read=read if flaw is None else f"CASE WHEN {flaw} THEN NULL ELSE {read} END",
+        flaw=flaw,
+        text=f"CAST({at} AS VARCHAR)",
         orders=at if is_number else f"CAST({at} AS VARCHAR)" if ordered else None,
         counts=counts,
     )

@@ -1,6 +1,12 @@
-"""DuckDB's types, by the Arrow that DuckDB gives for them."""
+"""DuckDB's types, by the Arrow that DuckDB gives for them; and the values that it garbles.
+
+In Arrow, DuckDB's infinite dates and times become the last ones there are, and whole numbers of 39
+digits wrap around, all without a word.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -30,6 +36,7 @@ WHOLE_NUMBERS = frozenset(
 _AS_TEXT = ("TIME", "TIME WITH TIME ZONE", "TIME_NS", "INTERVAL", "BIT", "BIGNUM", "UUID")
 """What Spark has no type for, or DuckDB no Arrow: read as DuckDB writes it."""
 
+_DIGITS_38 = "9" * 38
 # Unsigned numbers go into the next wider type, or a decimal.
 _PLAIN: dict[pa.DataType, DataType] = {
     pa.bool_(): BooleanType(),
@@ -78,6 +85,33 @@ def spark_type(kind: pa.DataType) -> DataType | None:
     if types.is_struct(kind):
         return _struct(kind)
     return None
+
+
+def flaw_of(at: str, kind: pa.DataType, declared: str) -> str | None:
+    """SQL: this value is not the same in Arrow. None where that can't be."""
+    types = pa.types
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return f"isinf({at})"
+    if types.is_decimal128(kind):
+        return f"{at} NOT BETWEEN -{_DIGITS_38} AND {_DIGITS_38}" if "HUGEINT" in declared else None
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        flaw = flaw_of("each", kind.value_type, declared)
+        return flaw and f"len(list_filter({at}, each -> {flaw})) > 0"
+    if types.is_map(kind):
+        keys = flaw_of(f"map_keys({at})", pa.list_(kind.key_type), declared)
+        items = flaw_of(f"map_values({at})", pa.list_(kind.item_type), declared)
+        return _any([keys, items])
+    if types.is_struct(kind):
+        names = [field.name.replace("'", "''") for field in kind]
+        return _any(
+            flaw_of(f"struct_extract({at}, '{name}')", field.type, declared)
+            for name, field in zip(names, kind, strict=True)
+        )
+    return None
+
+
+def _any(flaws: Iterable[str | None]) -> str | None:
+    return " OR ".join(f"({flaw})" for flaw in flaws if flaw) or None
 
 
 def _struct(kind: pa.DataType) -> DataType | None:

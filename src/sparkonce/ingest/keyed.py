@@ -111,6 +111,9 @@ class KeyedTable:
         where, values = self._within(end.done)
         self._engine.change(f"DELETE FROM {self._engine.table} WHERE {where}", values)
 
+    def report(self) -> dict[str, Any] | None:
+        return None
+
     def close(self) -> None:
         self._engine.close()
 

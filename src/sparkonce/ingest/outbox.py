@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from sparkonce.errors import ConfigError
-from sparkonce.ingest.table import Column, SourceError
+from sparkonce.ingest.table import Column
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -69,15 +69,9 @@ def outbox_schema(columns: Sequence[Column]) -> StructType:
     return StructType([StructField(name, _GIVEN[name]) for name in names])
 
 
-def as_records(batch: Any, schema: pa.Schema) -> Any:
-    """A batch of the outbox's columns with the headers that Kafka has; the rest is only cast."""
-    if "headers" not in schema.names:
-        return batch
-    index = schema.names.index("headers")
-    headers = [_headers(text) for text in batch.column(index).to_pylist()]
-    columns = list(batch.columns)
-    columns[index] = pa.array(headers, type=schema.field(index).type)
-    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+def as_headers(column: Any, kind: pa.DataType) -> Any:
+    """JSON as the headers that Kafka has."""
+    return pa.array([_headers(text) for text in column.to_pylist()], type=kind)
 
 
 def _headers(text: str | bytes | None) -> list[dict[str, Any]] | None:
@@ -86,11 +80,11 @@ def _headers(text: str | bytes | None) -> list[dict[str, Any]] | None:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise _not_headers(text) from error
+        raise _not_headers() from error
     if isinstance(found, dict):
         return [{"key": key, "value": _bytes(value)} for key, value in found.items()]
     if not isinstance(found, list) or not all(_is_header(each) for each in found):
-        raise _not_headers(text)
+        raise _not_headers()
     return [{"key": each["key"], "value": _bytes(each["value"])} for each in found]
 
 
@@ -108,8 +102,7 @@ def _bytes(value: Any) -> bytes | None:
     return text.encode()
 
 
-def _not_headers(text: str | bytes) -> SourceError:
-    return SourceError(
-        f"a row of the outbox has the headers {text!r}: they must be a JSON object, "
-        '{"name": "value"}, or a list of {"key": …, "value": …}. Correct the row'
+def _not_headers() -> ValueError:
+    return ValueError(
+        'headers must be a JSON object, {"name": "value"}, or a list of {"key": …, "value": …}'
     )

@@ -1,8 +1,8 @@
 """How often to look for new rows: a look may cost a walk through the whole table.
 
-"Nothing" is an answer that Spark relies on: `processAllAvailable` returns with it. So a rest is
-waited for and followed by a look. Only a long one is not: it would hold up the query's other
-sources, and `stop()`.
+"Nothing" is an answer that Spark relies on: `processAllAvailable` returns with it. So it is only
+given after a look that began after the question. A rest that is not over is waited for first, and
+is bounded, since it holds up the query's other sources.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TypeVar
 _SHARE = 4
 """A look that found nothing is followed by a rest of this many times its duration."""
 _REST_MIN_S = 0.05
-_WAIT_MAX_S = 1.0
-"""For what is left of a rest; of a look that takes a quarter of it, all of its rest."""
+_REST_MAX_S = 10.0
 
 _Found = TypeVar("_Found")
 
@@ -33,15 +32,14 @@ class Pace:
         self._rests_until_s = -float("inf")
 
     def look(self, search: Callable[[], _Found | None]) -> _Found | None:
-        """What the search finds, or nothing where it is far too early to search again."""
+        """What the search finds, once the rest after the one before is over."""
         left_s = self._rests_until_s - self._clock_s()
-        if left_s > _WAIT_MAX_S:
-            return None
         if left_s > 0:
             self._sleep_s(left_s)
         began_s = self._clock_s()
         found = search()
         if found is None:
             now_s = self._clock_s()
-            self._rests_until_s = now_s + max(_REST_MIN_S, _SHARE * (now_s - began_s))
+            rest_s = min(max(_REST_MIN_S, _SHARE * (now_s - began_s)), _REST_MAX_S)
+            self._rests_until_s = now_s + rest_s
         return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,17 +21,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from sparkonce.errors import ConfigError
-from sparkonce.ingest.arrow import arrow_schema, fit
 from sparkonce.ingest.duckdb import DuckdbEngine
 from sparkonce.ingest.keyed import KeyedTable
-from sparkonce.ingest.outbox import as_records, outbox_columns, outbox_schema
 from sparkonce.ingest.position import Mark, started
 from sparkonce.ingest.postgres.table import PostgresTable
+from sparkonce.ingest.rows import RowFitter
 from sparkonce.ingest.settings import Kind, TableSettings
 from sparkonce.ingest.span import Span
 from sparkonce.ingest.sqlite import SqliteEngine
-from sparkonce.ingest.table import Column, Table, find
+from sparkonce.ingest.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +79,10 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = table.advance(position, rows_max, self._limit)
         return start if end is None else table.form.to_json(end)
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """`latestOffset` in a query's progress; asked for at each trigger."""
+        return self._table().report()
+
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         table = self._table()
         first, last = table.form.from_json(start), table.form.from_json(end)
@@ -103,12 +105,10 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Part)
         table = open_table(self._settings)
         try:
-            columns = chosen(table.columns(), self._schema, outbox=self._settings.outbox)
-            form = table.form
-            start, end = form.from_json(partition.start), form.from_json(partition.end)
-            schema = arrow_schema(self._schema)
-            for batch in table.read(start, end, partition.span, columns):
-                yield fit(as_records(batch, schema) if self._settings.outbox else batch, schema)
+            rows = RowFitter(self._settings, self._schema, table.columns())
+            start, end = table.form.from_json(partition.start), table.form.from_json(partition.end)
+            for batch in table.read(start, end, partition.span, rows.columns):
+                yield rows.fit(batch)
         finally:
             table.close()
 
@@ -116,7 +116,7 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._opened is None:
             table = open_table(self._settings)
             table.check()
-            chosen(table.columns(), self._schema, outbox=self._settings.outbox)
+            RowFitter(self._settings, self._schema, table.columns())  # refuses what can't be
             self._opened = table
         return self._opened
 
@@ -126,15 +126,3 @@ def open_table(settings: TableSettings) -> Table:
         return PostgresTable(settings)
     engine = SqliteEngine if settings.kind is Kind.SQLITE else DuckdbEngine
     return KeyedTable(engine(settings), settings)
-
-
-def chosen(columns: Sequence[Column], schema: StructType, *, outbox: bool) -> list[Column]:
-    """The columns that Spark asks for, in its order; of the type it wants, if the user said so."""
-    if outbox:
-        if schema != outbox_schema(columns):
-            raise ConfigError("outbox=true gives a schema of its own: leave .schema(…) out")
-        return outbox_columns(columns)
-    return [
-        replace(find(columns, ".schema(…)", field.name), kind=field.dataType)
-        for field in schema.fields
-    ]

@@ -42,7 +42,11 @@ OPTIONS = (
     "fetchsize",
     "outbox",
     "deleteAfterPublishing",
+    "mode",
+    "columnNameOfCorruptRecord",
 )
+CORRUPT_RECORD = "_corrupt_record"
+"""Spark's own default for the column's name."""
 _INSTEAD = {
     "query": "give a table as dbtable and select in Spark: positions are rows of a table",
     "driver": "no Java driver is used: leave it out",
@@ -85,6 +89,9 @@ class TableSettings:
     """In one piece; what a task has in memory."""
     outbox: bool
     deletes: bool
+    corrupt_record: str | None
+    """The column for the text of rows with values that Spark can't have, which become null there;
+    None: such a row fails the batch."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -114,6 +121,7 @@ class TableSettings:
             rows_fetched=given.number("fetchsize", default=_ROWS_FETCHED, low=1),
             outbox=given.is_true("outbox"),
             deletes=given.is_true("deleteAfterPublishing"),
+            corrupt_record=_corrupt_record(given),
         )
         _check(settings, given)
         return settings
@@ -154,6 +162,22 @@ def _check(settings: TableSettings, given: Given) -> None:
             "deleteAfterPublishing=true would also delete the rows that startingOffsets=latest "
             "leaves out: use startingOffsets=earliest"
         )
+
+
+def _corrupt_record(given: Given) -> str | None:
+    mode = given.one_of("mode", ["failfast", "permissive", "dropmalformed"], "failfast")
+    if mode == "dropmalformed":
+        raise ConfigError(
+            "mode=DROPMALFORMED would lose rows: set mode=PERMISSIVE, which puts their text into "
+            f"the column {CORRUPT_RECORD}, and filter by that"
+        )
+    if mode == "permissive":
+        return given.get("columnNameOfCorruptRecord") or CORRUPT_RECORD
+    if "columnNameOfCorruptRecord" in given:
+        raise ConfigError(
+            "columnNameOfCorruptRecord is for mode=PERMISSIVE: set that, or leave it out"
+        )
+    return None
 
 
 def _start(given: Given) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
-from sparkonce.errors import ConfigError
-from sparkonce.ingest.outbox import outbox_schema
 from sparkonce.ingest.reader import TableReader, open_table
+from sparkonce.ingest.rows import spark_schema
 from sparkonce.ingest.settings import TableSettings
-from sparkonce.ingest.table import Column
 
 
 class TableSource(DataSource):
@@ -28,9 +26,7 @@ class TableSource(DataSource):
             columns = table.columns()
         finally:
             table.close()
-        if settings.outbox:
-            return outbox_schema(columns)
-        return StructType([_field(column) for column in columns])
+        return spark_schema(settings, columns)
 
     def streamReader(self, schema: StructType) -> TableReader:  # noqa: N802
         return TableReader(TableSettings.parse(self.options), schema)
@@ -39,12 +35,3 @@ class TableSource(DataSource):
 def register(spark: SparkSession) -> None:
     """Make the format `sparkonce_table` known to a session."""
     spark.dataSource.register(TableSource)
-
-
-def _field(column: Column) -> StructField:
-    if column.kind is None:
-        raise ConfigError(
-            f"column {column.name!r} is of type {column.declared}, for which Spark has none: leave "
-            "it out, or choose a type that its values fit into, with .schema('id BIGINT, …')"
-        )
-    return StructField(column.name, column.kind)

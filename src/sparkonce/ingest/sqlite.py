@@ -15,13 +15,15 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampNTZType
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import LongType, StringType, TimestampNTZType
 
 from sparkonce.errors import ConfigError
-from sparkonce.ingest.arrow import arrow_schema, from_rows
+from sparkonce.ingest.arrow import from_values
 from sparkonce.ingest.keyed import Condition, Values, quoted
 from sparkonce.ingest.settings import TableSettings
-from sparkonce.ingest.sqlite_types import reader_of, spark_type
+from sparkonce.ingest.sqlite_types import reader_of, spark_type, text_of, to_text
 from sparkonce.ingest.table import Column, SourceError
 
 _PATIENCE_S = 60.0
@@ -90,12 +92,6 @@ class SqliteEngine:
     def batches(
         self, columns: Sequence[Column], order: Sequence[Column], where: Condition
     ) -> Iterator[Any]:
-        schema = arrow_schema(
-            StructType(
-                [StructField(column.name, column.kind or StringType()) for column in columns]
-            )
-        )
-        readers = [reader_of(column.kind) for column in columns]
         names = ", ".join(quoted(column.name) for column in order)
         selected = ", ".join([*(column.read for column in columns), names])
         sql = f"SELECT {selected} FROM {self.table} WHERE {where[0]}"
@@ -104,7 +100,7 @@ class SqliteEngine:
         with closing(self._open("ro")) as connection:
             page = self._fetched(connection, sql + last, where[1])
             while page:
-                yield from_rows(page, schema, readers)
+                yield _batch(page, columns)
                 if len(page) < self._settings.rows_fetched:
                     return
                 place = list(page[-1][len(columns) :])
@@ -129,7 +125,7 @@ class SqliteEngine:
 
     def _open(self, mode: str) -> sqlite3.Connection:
         try:
-            return sqlite3.connect(
+            connection = sqlite3.connect(
                 f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_PATIENCE_S
             )
         except sqlite3.OperationalError as error:
@@ -137,6 +133,8 @@ class SqliteEngine:
                 f"{self._path} can't be opened: {error}. The path in url is absolute, and must be "
                 "there on every machine that runs tasks"
             ) from error
+        connection.text_factory = to_text
+        return connection
 
     def _fetched(
         self, connection: sqlite3.Connection, sql: str, values: Sequence[Any]
@@ -171,6 +169,22 @@ class SqliteEngine:
             [self._name],
         )
         return re.search(r"\bAUTOINCREMENT\b", sql, re.IGNORECASE) is None
+
+
+def _batch(page: Sequence[Sequence[Any]], columns: Sequence[Column]) -> Any:
+    """As Arrow; behind the columns, the texts of values that are not of their column's type."""
+    found = []
+    texts: dict[int, list[str | None]] = {}
+    for index, column in enumerate(columns):
+        kind = to_arrow_type(column.kind or StringType(), timezone="UTC")
+        values = [row[index] for row in page]
+        array, unfit = from_values(values, reader_of(column.kind), kind)
+        found.append(array)
+        for row in unfit:
+            texts.setdefault(row, [None] * len(columns))[index] = text_of(values[row])
+    unreadable = pa.array([texts.get(row) for row in range(len(page))], pa.list_(pa.string()))
+    names = [*(column.name for column in columns), ""]
+    return pa.RecordBatch.from_arrays([*found, unreadable], names=names)
 
 
 def _is_rowid(column: _Declared, keys: list[str]) -> bool:

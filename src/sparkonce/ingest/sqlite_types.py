@@ -1,7 +1,6 @@
 """SQLite's types: what a column was declared with, and how its values become Spark's.
 
-Values may be of another type than their column; one that does not fit fails the batch, naming the
-column, and never becomes null.
+Values may be of another type than their column; one that does not fit is told, as its text.
 """
 
 from __future__ import annotations
@@ -61,6 +60,19 @@ def spark_type(declared: str) -> DataType | None:
     if name in _NAMED:
         return _NAMED[name]
     return next((kind for part, kind in _CONTAINED if part in name), None)
+
+
+def to_text(stored: bytes) -> str | bytes:
+    """SQLite keeps any bytes as text. Those that are none become no text."""
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
+
+
+def text_of(value: Any) -> str:
+    """To find a value by that does not fit."""
+    return "\\x" + value.hex() if isinstance(value, bytes) else str(value)
 
 
 def reader_of(kind: DataType | None) -> Callable[[Any], Any]:

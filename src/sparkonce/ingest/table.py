@@ -29,7 +29,11 @@ class Column:
     """Its type in Spark; None where there is none."""
     nullable: bool
     read: str
-    """Gives its values in a form that Arrow can cast to `kind`."""
+    """Gives its values in a form that Arrow can cast to `kind`; null for those with a flaw."""
+    flaw: str | None = None
+    """Tells the values that Arrow can't have, or would garble; a null tells none."""
+    text: str = ""
+    """Gives the text of a value that has a flaw."""
     orders: str | None = None
     """Gives its values as JSON has them (whole numbers or text), if it can be part of an order."""
     counts: str | None = None
@@ -64,12 +68,27 @@ class Table(Protocol):
         self, start: Position, end: Position, span: Span, columns: Sequence[Column]
     ) -> Iterator[Any]:
         """The rows of a part, in the table's order, as Arrow record batches of `fetchsize` rows at
-        most; no more of them are in memory."""
+        most; no more of them are in memory. Behind the columns there is one of lists: null for
+        most rows; where a value could not be had, a text for each such column, and nulls."""
 
     def delete(self, end: Position) -> None:
         """Deletes the rows that were given out up to `end`."""
 
+    def report(self) -> dict[str, Any] | None:
+        """For a query's progress, without a question to the database; None if there is nothing."""
+
     def close(self) -> None: ...
+
+
+def selected(columns: Sequence[Column]) -> str:
+    """SQL for what `Table.read` gives, as PostgreSQL and DuckDB take it."""
+    flaws = " OR ".join(f"({column.flaw})" for column in columns if column.flaw)
+    texts = ", ".join(
+        f"CASE WHEN {column.flaw} THEN {column.text} END" if column.flaw else "NULL"
+        for column in columns
+    )
+    unreadable = f"CASE WHEN {flaws or 'false'} THEN CAST(ARRAY[{texts}] AS text[]) END"
+    return ", ".join([*(column.read for column in columns), unreadable])
 
 
 def find(columns: Sequence[Column], option: str, name: str) -> Column:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from sparkonce.errors import FatalError
@@ -18,6 +19,9 @@ from sparkonce.stream.checkpoint import CheckpointFolder, Listed
 from sparkonce.stream.ledger import Offsets
 
 _OFFSET = "logOffset"
+_FILES = "mapreduce.job.cache.files"
+_TIMES = "mapreduce.job.cache.files.timestamps"
+_NOT_FOUND = "java.io.FileNotFoundException"
 
 
 class FileChanged(FatalError):
@@ -32,18 +36,32 @@ class ListedFiles:
         self._folder = folder
 
     def check(self, batch: int, sources: Sequence[Offsets | str]) -> None:
-        for listed in self._listed(batch, sources):
-            jvm: Any = self._spark._jvm
-            path = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(listed.path))
-            system = path.getFileSystem(self._spark._jsc.hadoopConfiguration())
-            if not system.exists(path):
-                raise FileChanged(f"{listed.path} is gone since it was listed: {_ADVICE}")
-            now_ms = system.getFileStatus(path).getModificationTime()
-            if now_ms != listed.changed_ms:
+        listed = list(self._listed(batch, sources))
+        if not listed:
+            return
+        for each, now_ms in zip(listed, self._changed_ms(listed), strict=True):
+            if now_ms != each.changed_ms:
                 raise FileChanged(
-                    f"{listed.path} was changed after it was listed (at {listed.changed_ms}, now "
+                    f"{each.path} was changed after it was listed (at {each.changed_ms}, now "
                     f"{now_ms}, in milliseconds since 1970): {_ADVICE}"
                 )
+
+    def _changed_ms(self, listed: Sequence[Listed]) -> list[int]:
+        """When each was last changed, by as many calls of the JVM for one file as for thousands:
+        what Hadoop does for the files that a job brings along."""
+        jvm: Any = self._spark._jvm
+        conf = jvm.org.apache.hadoop.conf.Configuration(self._spark._jsc.hadoopConfiguration())
+        # Both are separated by commas. Paths are URLs.
+        conf.set(_FILES, ",".join(each.path.replace(",", "%2C") for each in listed))
+        manager = jvm.org.apache.hadoop.mapreduce.filecache.ClientDistributedCacheManager
+        try:
+            manager.determineTimestamps(conf, jvm.java.util.HashMap())
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() != _NOT_FOUND:
+                raise
+            said = error.java_exception.getMessage()
+            raise FileChanged(f"a file is gone since it was listed ({said}): {_ADVICE}") from error
+        return [int(time_ms) for time_ms in conf.get(_TIMES).split(",")]
 
     def _listed(self, batch: int, sources: Sequence[Offsets | str]) -> Iterator[Listed]:
         ends = {index: _log_offset(each) for index, each in enumerate(sources)}

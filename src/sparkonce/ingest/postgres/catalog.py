@@ -1,8 +1,9 @@
 """A table as PostgreSQL's catalog has it: its columns, and what each becomes in Spark.
 
-What Spark has no type for is read as its text. Two things that the driver for Arrow would garble
-without a word are made to fail instead: infinite dates and times, which Spark does not have, and
-arrays of several dimensions, which it would flatten.
+What Spark has no type for is read as its text. Three things that the driver for Arrow fails at, or
+would garble without a word, are told as flaws instead: infinite dates and times, which Spark does
+not have, times beyond 64 bits of microseconds, and arrays of several dimensions, which it would
+flatten.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ _PLAIN: dict[str, DataType] = {
 _WHOLE = frozenset({"int2", "int4", "int8"})
 _MAY_BE_INFINITE = frozenset({"date", "timestamp", "timestamptz"})
 _ORDERED = _WHOLE | _MAY_BE_INFINITE | {"text", "varchar", "uuid", "numeric"}
+_TIME_END = "294247-01-10"
+"""In Arrow, whose microseconds begin with 1970; those of PostgreSQL begin with 2000."""
 _PRECISION_MAX = 38
 _ANY_DECIMAL = DecimalType(38, 18)
 """For `numeric` without a precision, as Spark's JDBC source has it."""
@@ -122,12 +125,15 @@ def _column(
 ) -> Column:
     at = quoted(name)
     spark, read = _array(at, element, modifier) if element else _scalar(at, kind, modifier)
+    flaw = _array_flaw(at, element) if element else _flaw(at, kind)
     return Column(
         name=name,
         declared=declared,
         kind=spark,
         nullable=not not_null,
-        read=read,
+        read=read if flaw is None else f"CASE WHEN {flaw} THEN NULL ELSE {read} END",
+        flaw=flaw,
+        text=f"{at}::text",
         orders=None if element or kind not in _ORDERED else at if kind in _WHOLE else f"{at}::text",
         counts=None if element else _counts(at, kind),
     )
@@ -136,8 +142,6 @@ def _column(
 def _scalar(at: str, kind: str, modifier: int) -> tuple[DataType | None, str]:
     if kind == "numeric":
         return _decimal(modifier), f"{at}::text"
-    if kind in _MAY_BE_INFINITE:
-        return _PLAIN[kind], _or_fail(at, f"NOT isfinite({at})", kind, "an infinite time")
     if kind in _PLAIN:
         return _PLAIN[kind], at
     return StringType(), f"{at}::text"
@@ -147,22 +151,20 @@ def _array(at: str, element: str, modifier: int) -> tuple[DataType | None, str]:
     inner, _ = _scalar(at, element, modifier)
     if inner is None:
         return None, at
-    kind = element if element in _PLAIN else "text"
-    flat = _or_fail(at, f"array_ndims({at}) > 1", f"{element}[]", "an array of several dimensions")
-    if element in _MAY_BE_INFINITE:
-        infinite = f"{at}::text LIKE '%infinity%'"
-        flat = _or_fail(flat, infinite, f"{element}[]", "an infinite time")
-    if inner == _ANY_DECIMAL:
-        # Too large fails by itself, too small would be rounded.
-        rounded = f"{at} <> {at}::numeric(38,18)[]"
-        flat = _or_fail(flat, rounded, f"{element}[]", "a number with more than 18 decimals")
-    return ArrayType(inner), f"({flat})::{kind}[]"
+    return ArrayType(inner), at if element in _PLAIN else f"{at}::text[]"
 
 
-def _or_fail(value: str, condition: str, kind: str, what: str) -> str:
-    """PostgreSQL has no function that fails; text that is none of the type will do."""
-    reason = f"'{what}, which Spark does not have: ' || ({value})::text"
-    return f"CASE WHEN {condition} THEN ({reason})::{kind} ELSE {value} END"
+def _flaw(at: str, kind: str) -> str | None:
+    if kind not in _MAY_BE_INFINITE:
+        return None
+    beyond = "" if kind == "date" else f" OR {at} >= '{_TIME_END}'"
+    return f"NOT isfinite({at}){beyond}"
+
+
+def _array_flaw(at: str, element: str) -> str:
+    flaw = _flaw("element", element)
+    some = f" OR EXISTS (SELECT FROM unnest({at}) AS element WHERE {flaw})" if flaw else ""
+    return f"array_ndims({at}) > 1{some}"
 
 
 def _decimal(modifier: int) -> DecimalType | None:
@@ -177,11 +179,12 @@ def _decimal(modifier: int) -> DecimalType | None:
 def _counts(at: str, kind: str) -> str | None:
     if kind in _WHOLE:
         return at
-    if kind == "date":
-        return f"({at} - DATE '1970-01-01')"
-    if kind in ("timestamp", "timestamptz"):
-        return f"(extract(epoch FROM {at}) * 1000000)::bigint"
-    return None
+    if kind not in _MAY_BE_INFINITE:
+        return None
+    number = f"{at} - DATE '1970-01-01'"
+    if kind != "date":
+        number = f"(extract(epoch FROM {at}) * 1000000)::bigint"
+    return f"CASE WHEN {_flaw(at, kind)} THEN NULL ELSE {number} END"
 
 
 def quoted(name: str) -> str:

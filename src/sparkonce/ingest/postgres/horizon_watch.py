@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from sparkonce.ingest.postgres.children import Ask
 from sparkonce.ingest.postgres.horizon import Horizon
@@ -50,21 +50,32 @@ class HorizonWatch:
         self._xid = -1
         self._since_s = 0.0
         self._warns_at_s = 0.0
+        self._next_xid = 0
+        self._held_by: str | None = None
 
     def note(self, horizon: Horizon, ask: Ask) -> None:
         """A horizon that was just asked for."""
         now_s = self._clock_s()
         is_held = horizon.next_xid > horizon.xid
+        self._next_xid = horizon.next_xid
         if not is_held or horizon.xid != self._xid:
-            self._xid, self._since_s = horizon.xid, now_s
+            self._xid, self._since_s, self._held_by = horizon.xid, now_s, None
             self._warns_at_s = now_s + _FIRST_WARNING_S
         elif now_s >= self._warns_at_s:
             self._warns_at_s = now_s + min(max(now_s - self._since_s, 1.0), _PAUSE_MAX_S)
             self._warn(now_s - self._since_s, ask)
 
+    @property
+    def report(self) -> dict[str, Any]:
+        """What a query's progress shows of it."""
+        held_s = int(self._clock_s() - self._since_s) if self._next_xid > self._xid else 0
+        shown: dict[str, Any] = {"xid": self._xid, "nextXid": self._next_xid, "heldSeconds": held_s}
+        return shown if self._held_by is None else shown | {"heldBy": self._held_by}
+
     def _warn(self, stood_s: float, ask: Ask) -> None:
         found = ask(_OPEN.format(xid=self._xid))
         who, age_s, advice = found[0] if found else (_UNSEEN, None, _HOW_TO_SEE)
+        self._held_by = who
         age = "" if age_s is None else f", open for {age_s} s"
         _log.warning(
             "%s: for %.0f s nothing could be read that was written since transaction %d, because "

@@ -35,7 +35,7 @@ from sparkonce.ingest.postgres.transaction_column import (
 from sparkonce.ingest.postgres.window import XIDS, Windows, inside
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.span import WHOLE, Span, split
-from sparkonce.ingest.table import Column, find, order_of, ranged
+from sparkonce.ingest.table import Column, find, order_of, ranged, selected
 
 _LAG_PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 0.1
@@ -135,7 +135,6 @@ class PostgresTable:
     def read(
         self, start: Position, end: Position, span: Span, columns: Sequence[Column]
     ) -> Iterator[Any]:
-        selected = ", ".join(column.read for column in columns)
         names, batches = self._windows.names, self._batches
         self._desk.close()  # a task has asked what it had to
         with arrow_cursor(self._info) as cursor:
@@ -143,7 +142,7 @@ class PostgresTable:
             rows = replace(batches, ask=asked_of(cursor)).rows(start, end)
             if span != WHOLE:
                 rows += f" AND {inside(span, ranged(self._columns, self._settings)[1])}"
-            cursor.execute(f"SELECT {selected} FROM {rows} ORDER BY {names}")
+            cursor.execute(f"SELECT {selected(columns)} FROM {rows} ORDER BY {names}")
             yield from pieces(cursor.fetch_record_batch(), self._settings.rows_fetched)
 
     def delete(self, end: Position) -> None:
@@ -151,6 +150,9 @@ class PostgresTable:
         if end.window is not None:
             window = self._batches.given_out(end, end.window, end.after)
             self._desk.change(f"DELETE FROM {window}")
+
+    def report(self) -> dict[str, Any]:
+        return self._watch.report
 
     def close(self) -> None:
         self._desk.close()
