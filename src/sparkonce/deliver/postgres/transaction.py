@@ -16,7 +16,7 @@ from sparkonce.deliver.postgres.statements import PostgresMove
 from sparkonce.deliver.store import Loaded, Part, RowsRefused, Sources, StoreError
 from sparkonce.errors import FencedError, OutcomeUnknown
 from sparkonce.guarantees import Guarantee
-from sparkonce.postgresql import Connection, message
+from sparkonce.postgresql import Connection, commit, message
 from sparkonce.stream.ledger import Entry
 
 
@@ -128,7 +128,7 @@ class PostgresTransaction:
 
     def commit(self) -> None:
         try:
-            answer = self._connection.execute("COMMIT").statusmessage
+            answer = commit(self._connection)
         except psycopg.OperationalError as error:
             self._connection.close()
             raise OutcomeUnknown(f"no answer to COMMIT: {message(error)}") from error
