@@ -9,6 +9,7 @@ if nobody could read it as one.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -17,7 +18,7 @@ _SHORT: Final = 6
 """Shorter ones are parts of ordinary words, and count as whole words only."""
 _EXAMPLE: Final = "password"
 # `password` is what our own examples have there, and digits are a port.
-_IN_URLS: Final = re.compile(r"(://[^\s:/?#]*):(?!password@|\d+(?:[/?,\s]|$))(?:\S*@|[^\s@/]+)")
+_IN_URLS: Final = re.compile(r"(:/+[^\s:/?#]*):(?!password@|\d+(?:[/?,\s]|$))(?:\S*@|[^\s@/]+)")
 _IN_SETTINGS: Final = re.compile(
     r"""(?i)(password\s*=\s*)(?!\*\*\*)('(?:[^'\\]|\\.)*'?|[^\s&'",;]+)"""
 )
@@ -33,9 +34,11 @@ def keep_secret(value: str | None, public: set[str] | frozenset[str] = frozenset
         _known.update({value, in_conninfo, quote(value, safe=""), quote_plus(value), quote(value)})
 
 
-def is_secret(name: str) -> bool:
-    """Whether a setting of this name has a value that nobody should read."""
-    return _NAMES.search(name) is not None
+def keep_secrets_of(settings: Mapping[str, object]) -> None:
+    """Of those that are handed through to somebody else."""
+    for name, value in settings.items():
+        if _NAMES.search(name):
+            keep_secret(str(value))
 
 
 def redacted(text: str) -> str:

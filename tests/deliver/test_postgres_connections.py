@@ -1,4 +1,4 @@
-"""How many connections PostgreSQL's sink holds, and for how long."""
+"""How many connections PostgreSQL's sink holds, and for how long; and that poolers take them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 import sparkonce
 from deliver.postgres_schema import Schema, write
 from deliver.test_postgres_locks import ROW, TABLE, wait_until
+from pooler import Pooler
 from sparkonce.deliver.postgres import stage
+from sparkonce.deliver.store import StoreError
 from sparkonce.errors import ConfigError
 from sparkonce.local import LocalPostgres
 from sparkonce.stream.report import BatchReport
@@ -124,4 +126,43 @@ def test_a_connection_that_was_ended_meanwhile_is_made_anew(schema: Schema) -> N
     with psycopg.connect(schema.url) as other:
         other.execute(f"SELECT pg_terminate_backend(pid, 10000) FROM {OURS}")
     assert write(store, epoch, [ROW], 2).records == 1
+    store.close()
+
+
+# -- behind a pooler ------------------------------------------------------------------------------
+
+
+def test_a_connection_begins_with_nothing_that_a_pooler_refuses(
+    postgres: LocalPostgres, schema: Schema
+) -> None:
+    """Neither a driver's nor a task's, nor that which asks about characters."""
+    schema.execute(TABLE)
+    with Pooler(postgres.port) as pooler:
+        store, epoch = schema.open(url=pooler.before(postgres.url))
+        assert write(store, epoch, [ROW]).records == 1
+        store.close()
+    names = {each["application_name"].rpartition("_")[2] for each in pooler.startups}
+    assert names == {"driver", "writer", "tasks"}
+    assert not pooler.refused
+
+
+def test_what_a_user_wants_and_the_pooler_refuses_is_told(
+    postgres: LocalPostgres, schema: Schema, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparkonce.deliver.postgres.connection.PATIENCE_S", 0)
+    with Pooler(postgres.port) as pooler:
+        url = pooler.before(postgres.url) + "?options=-csearch_path%3Dpublic"
+        with pytest.raises(StoreError, match="unsupported startup parameter: options"):
+            schema.open(url=url)
+
+
+def test_a_session_is_left_as_it_was(schema: Schema) -> None:
+    """Behind a pooler it is somebody else's next."""
+    schema.execute(TABLE)
+    store, epoch = schema.open()
+    write(store, epoch, [ROW])
+    for connection in (store._driver.connection(), store._writer.connection()):
+        changed = "SELECT name, setting FROM pg_settings WHERE source = 'session'"
+        assert connection.execute(changed).fetchall() == []
+        assert connection.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
     store.close()

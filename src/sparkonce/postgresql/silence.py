@@ -73,25 +73,38 @@ class Silence:
             self.heard()
 
 
-def answered(call: Callable[[], _Answer], silence: Silence) -> _Answer:
+def answered(
+    call: Callable[[], _Answer], silence: Silence, too_late: Callable[[], None] | None = None
+) -> _Answer:
     """For clients that wait in C without an end, as ADBC does: the call runs in a thread, which is
-    left behind with its connection where the server has gone."""
+    left behind with its connection where the server has gone. Should it come back, `too_late` is
+    there to close it; nobody may before."""
     answers: list[_Answer] = []
     failures: list[BaseException] = []
+    over = threading.Lock()
     done = threading.Event()
+    is_left = False
 
     def run() -> None:
         try:
             answers.append(call())
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             failures.append(error)
-        finally:
+        with over:
             done.set()
+        if is_left and too_late is not None:
+            too_late()
 
     silence.begin()
     threading.Thread(target=run, name="sparkonce-answered", daemon=True).start()
     while not done.wait(_LOOK_S):
-        silence.check()
+        try:
+            silence.check()
+        except NoAnswer:
+            with over:
+                is_left = not done.is_set()
+            if is_left:
+                raise
     silence.pause()
     if failures:
         raise failures[0]

@@ -129,6 +129,12 @@ def explained(error: psycopg.Error) -> str:
             "by ALTER TABLE, VACUUM FULL or a transaction that was not ended, for example: look "
             "into pg_locks and pg_stat_activity, or set a longer one"
         )
+    if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
+        return (
+            f"{message(error)}. Somebody else writes the same rows in another order: the attempt "
+            "is given up, so that he can go on. If it comes often, write them by one pipeline, or "
+            "with writeMode=upsert, which has an order"
+        )
     return message(error)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -105,25 +106,32 @@ def _in_transaction(connection: Connection, sql: str) -> psycopg.Cursor[Any]:
 
 
 class Cursor:
-    """Of ADBC, which waits without an end by itself."""
+    """Of ADBC, which waits without an end by itself. While it waits nobody may close it."""
 
-    def __init__(self, cursor: Any, info: str, query_timeout_s: float) -> None:
-        self._cursor = cursor
-        self._info = info
-        self._query_timeout_s = query_timeout_s
+    def __init__(self, connection: Any, silence: Silence) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor(adbc_stmt_kwargs=_BYTES_FETCHED)
+        self._silence = silence
+
+    def execute(self, sql: str) -> None:
+        self._answered(lambda: self._cursor.execute(sql))
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        self._answered(lambda: self._cursor.execute(sql))
+        self.execute(sql)
         return [tuple(row) for row in self._answered(self._cursor.fetchall)]
 
     def batches(self, sql: str) -> Iterator[Any]:
-        self._answered(lambda: self._cursor.execute(sql))
+        self.execute(sql)
         reader = self._answered(self._cursor.fetch_record_batch)
         while (batch := self._answered(lambda: next(reader, None))) is not None:
             yield batch
 
+    def close(self) -> None:
+        self._cursor.close()
+        self._connection.close()
+
     def _answered(self, call: Callable[[], _Answer]) -> _Answer:
-        return answered(call, Silence(self._info, self._query_timeout_s))
+        return answered(call, replace(self._silence), too_late=self.close)
 
 
 @contextmanager
@@ -135,20 +143,19 @@ def arrow_cursor(info: Mapping[str, Any], query_timeout_s: float) -> Iterator[Cu
     text = make_conninfo("", **info)
     silence = Silence(text, query_timeout_s)
     try:
-        connection = _patient(lambda: answered(lambda: adbc.connect(text), silence))
-        cursor = connection.cursor(adbc_stmt_kwargs=_BYTES_FETCHED)
+        cursor = Cursor(
+            _patient(lambda: answered(lambda: adbc.connect(text), replace(silence))), silence
+        )
         try:
             for setting in _SETTINGS:  # in a transaction
-                answered(lambda: cursor.execute(setting), silence)  # noqa: B023 - called at once
-            yield Cursor(cursor, text, query_timeout_s)
+                cursor.execute(setting)
+            yield cursor
         except NoAnswer:
-            raise  # its thread is in a call of this connection, which must not be closed under it
+            raise
         except BaseException:
             cursor.close()
-            connection.close()
             raise
         cursor.close()
-        connection.close()
     except (adbc.Error, NoAnswer, OSError) as error:  # Arrow gives errors of a stream as OSError
         raise _failed("PostgreSQL, while rows were read", error) from error
 
