@@ -41,7 +41,7 @@ _END_MS = 10_000
 
 def target(options: Mapping[str, str], query_name: str | None) -> TableTarget:
     settings = TableSettings.parse(options, query_name, place="url", own=_OWN)
-    for checked in (conninfo, lock_timeout, query_timeout_s, idle_timeout_s):
+    for checked in (lock_timeout, query_timeout_s, idle_timeout_s):
         checked(settings)
     return TableTarget(settings, type_of, PostgresStore, nested_as_json=True)
 
