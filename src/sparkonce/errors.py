@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import enum
 
+from sparkonce.redaction import redacted
+
 
 class SparkonceError(Exception):
-    """Everything this package raises on purpose."""
+    """Everything this package raises on purpose; no message has a password in it."""
+
+    def __init__(self, *told: object) -> None:
+        super().__init__(*(redacted(each) if isinstance(each, str) else each for each in told))
 
 
 class ConfigError(SparkonceError):

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from deliver.postgres_schema import ASIDE, ID, NAME, Schema, batch_of, stage, write
+from sparkonce.deliver.columns import SEQUENCE
 from sparkonce.deliver.store import StoreError
 from sparkonce.errors import ConfigError
 
@@ -150,6 +151,36 @@ def waits(schema: Schema) -> bool:
     return bool(mark) and schema.rows("count(*)", waiting) != [(0,)]
 
 
+@pytest.mark.parametrize("dead", [{}, {"dead": "dead"}], ids=["at once", "searched"])
+def test_rows_without_an_order_are_tried_again_after_a_deadlock(
+    schema: Schema, dead: dict[str, str]
+) -> None:
+    """The pipeline's backend waits for the other's row first, and looks for a deadlock first; the
+    other one does not look at all."""
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text)")
+    store, epoch = schema.open(**dead)
+    rows = [{"id": id_, "name": "a"} for id_ in (10, 9)]
+    if dead:
+        # One that is refused, so that they are tried in pieces.
+        schema.execute("INSERT INTO target VALUES (8, 'a')")
+        rows = [row | ASIDE for row in (*rows, {"id": 8, "name": "b"})]
+    part = stage(store, epoch, rows)
+    with ThreadPoolExecutor(2) as pool, schema.connect() as other:
+        other.execute("SET deadlock_timeout = '1h'")
+        other.execute("INSERT INTO target VALUES (9, 'other')")
+        transaction = store.begin(epoch)
+        loaded = pool.submit(transaction.load, [part])
+        wait_until(lambda: waits(schema))
+        other.execute(
+            "INSERT INTO target VALUES (10, 'other')"
+        )  # waits until the deadlock is found
+        other.rollback()
+        assert loaded.result().records == 2
+        transaction.commit()
+    assert [row for row in schema.rows() if row[0] > 8] == [(9, "a"), (10, "a")]
+    store.close()
+
+
 # -- what it needs ------------------------------------------------------------------------------
 
 
@@ -255,3 +286,51 @@ def test_a_column_that_is_new_in_the_table(schema: Schema) -> None:
     write(store, epoch, [ROW])
     assert schema.rows("id, name, more") == [(1, "a", 7), (1, "a", 7)]
     store.close()
+
+
+UPPER = StructType([StructField("ID", LongType()), StructField("Name", StringType())])
+
+
+@pytest.mark.parametrize("options", [{}, {"mergeSchema": "true"}])
+def test_names_are_the_same_in_any_case(schema: Schema, options: dict[str, str]) -> None:
+    """As to Spark: none is added beside another, and the table's spelling is written."""
+    schema.execute('CREATE TABLE target (id bigint PRIMARY KEY, "NAME" text, kept int DEFAULT 7)')
+    upsert = {"writeMode": "upsert", "keyColumns": "Id", "sequenceBy": "id"}
+    store, epoch = schema.open(UPPER, **upsert, **options)
+    write(store, epoch, [{"ID": 1, "Name": "a", SEQUENCE: 1}, {"ID": 1, "Name": "b", SEQUENCE: 2}])
+    write(store, epoch, [{"ID": 1, "Name": "c", SEQUENCE: 3}], 2)
+    store.close()
+    assert schema.rows("*") == [(1, "c", 7)]
+
+
+def test_a_name_that_may_be_several(schema: Schema) -> None:
+    schema.execute('CREATE TABLE target (id bigint, "NAME" text, "Name" text)')
+    with pytest.raises(ConfigError, match="may be any of NAME, Name"):
+        schema.store(mergeSchema="true").prepare()
+    store, epoch = schema.open(UPPER)  # one of them exactly
+    write(store, epoch, [{"ID": 1, "Name": "a"}])
+    store.close()
+    assert schema.rows("*") == [(1, None, "a")]
+
+
+NOTHING_MADE = "pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"writeMode": "upsert", "keyColumns": "name"},  # which is not unique
+        {"stagingSchema": "pg_catalog"},
+    ],
+    ids=["keys", "stage"],
+)
+def test_nothing_is_added_before_all_checks_have_passed(
+    schema: Schema, options: dict[str, str]
+) -> None:
+    schema.execute(TABLE)
+    with pytest.raises(ConfigError):
+        schema.store(MORE, mergeSchema="true", dead="dead", **options).prepare()
+    assert schema.rows("relname", NOTHING_MADE) == [("target",)]
+    columns = "pg_attribute WHERE attrelid = 'target'::regclass AND attnum > 0"
+    assert schema.rows("attname", columns) == [("id",), ("name",)]
+    assert schema.rows("count(*)", "pg_locks WHERE locktype = 'advisory'") == [(0,)]

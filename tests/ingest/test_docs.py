@@ -32,6 +32,7 @@ def test_every_option_is_listed_with_its_default() -> None:
         "updateDelayMs": str(plain.update_delay_ms),
         "numPartitions": str(plain.partitions),
         "fetchsize": str(plain.rows_fetched),
+        "queryTimeout": str(plain.query_timeout_s),
         "outbox": str(plain.outbox).lower(),
         "deleteAfterPublishing": str(plain.deletes).lower(),
         "mode": "FAILFAST" if plain.corrupt_record is None else "PERMISSIVE",

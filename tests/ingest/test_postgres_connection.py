@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import socket
-import struct
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
 from ingest.following import Follower
+from pooler import Pooler
 from sparkonce.ingest.table import SourceError
 from sparkonce.local.postgres import LocalPostgres
 
 Connect = Callable[[], psycopg.Connection[Any]]
 Follow = Callable[..., Follower]
-
-POOLERS_TAKE = {"user", "database", "client_encoding", "application_name"}
-"""Of what libpq may send when a connection begins, what PgBouncer passes on."""
-_STARTUP = 196608
 
 
 @contextmanager
@@ -82,14 +76,12 @@ def test_a_connection_begins_with_nothing_that_a_pooler_refuses(
     with connect() as connection:
         connection.execute(f"CREATE TABLE {table} (id bigserial PRIMARY KEY)")
         connection.execute(f"INSERT INTO {table} DEFAULT VALUES")
-    with Listening(postgres.port) as proxy:
-        follower = follow(
-            dbtable=table, url=postgres.url.replace(f":{postgres.port}/", f":{proxy.port}/")
-        )
+    with Pooler(postgres.port) as pooler:
+        follower = follow(dbtable=table, url=pooler.before(postgres.url))
         assert [row["id"] for row in follower.drain()] == [1]
         follower.close()
-    assert len(proxy.startups) >= 2  # the driver's and a task's
-    assert all(each.keys() <= POOLERS_TAKE for each in proxy.startups), proxy.startups
+    assert len(pooler.startups) >= 2  # the driver's and a task's
+    assert not pooler.refused
 
 
 def test_a_session_is_left_as_it_was(connect: Connect, follow: Follow, table: str) -> None:
@@ -107,60 +99,3 @@ def test_a_session_is_left_as_it_was(connect: Connect, follow: Follow, table: st
     assert '"2026-01-02 01:04:05+00"' in follower.offset
     assert desk.ask(lambda c: c.execute(settings).fetchall()) == [("DateStyle", "SQL, DMY")]
     assert desk.ask(lambda c: c.execute(prepared).fetchall()) == []
-
-
-class Listening:
-    """Lies before a server, and notes down what clients begin with."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self.startups: list[dict[str, str]] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-
-    def __enter__(self) -> Listening:
-        threading.Thread(target=self._accept, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                client, _ = self._server.accept()
-                threading.Thread(target=self._serve, args=[client], daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        server = socket.create_connection(("127.0.0.1", self._to))
-        with client, server, suppress(OSError):
-            while True:
-                length, code = struct.unpack("!ii", _exactly(client, 8))
-                rest = _exactly(client, length - 8)
-                server.sendall(struct.pack("!ii", length, code) + rest)
-                if code == _STARTUP:
-                    words = rest.decode().rstrip("\0").split("\0")
-                    self.startups.append(dict(zip(words[::2], words[1::2], strict=True)))
-                    break
-                client.sendall(_exactly(server, 1))  # no TLS here
-            other = threading.Thread(target=_pass_on, args=[server, client], daemon=True)
-            other.start()
-            _pass_on(client, server)
-            other.join()
-
-
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-
-
-def _exactly(source: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        more = source.recv(count - len(found))
-        if not more:
-            raise OSError("closed")
-        found += more
-    return found

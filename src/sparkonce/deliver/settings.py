@@ -21,6 +21,7 @@ OPTIONS = (
     "mergeSchema",
     "deadLetterTable",
     "ledgerTable",
+    "numPartitions",
 )
 """What every table takes; where it is, each names in its own way."""
 LEDGER = "sparkonce_ledger"
@@ -45,6 +46,8 @@ class TableSettings(PipelineSettings):
     """Whether columns that the table lacks are added to it."""
     dead_letter_table: str | None
     ledger_table: str
+    tasks_max: int | None
+    """That write at once; None for as many as Spark has."""
     more: Mapping[str, str] = field(repr=False)
     """Options of this kind of table alone, and those handed through to the database."""
 
@@ -87,6 +90,7 @@ class TableSettings(PipelineSettings):
             merges_schema=given.is_true("mergeSchema"),
             dead_letter_table=given.get("deadLetterTable"),
             ledger_table=given.get("ledgerTable") or LEDGER,
+            tasks_max=given.number("numPartitions", default=None, low=1),
             more={
                 **{name: value for name in own if (value := given.get(name)) is not None},
                 **{f"{prefix}{name}": value for name, value in given.prefixed.items()},

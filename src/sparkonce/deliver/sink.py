@@ -112,23 +112,26 @@ class TableSink:
     def write(self, frame: DataFrame) -> Written:
         self._attempt += 1
         stage = self._store.stage(self._held.epoch, self._attempt)
-        rows = self._columns.of(frame).mapInArrow(StageTask(stage, self._observe), FIGURES)
+        staged = self._columns.of(frame)
+        if self._settings.tasks_max is not None:
+            staged = staged.coalesce(self._settings.tasks_max)
+        rows = staged.mapInArrow(StageTask(stage, self._observe), FIGURES)
         try:
             with self._handover.in_force(frame.sparkSession):
                 self._parts = [Part(**row.asDict()) for row in rows.collect()]
         except PySparkException:
             self._handover.be_careful()
             raise
-        staged = sum(part.records for part in self._parts)
-        if not staged:
+        records = sum(part.records for part in self._parts)
+        if not records:
             self._clear(self._attempt)
-        self._handover.learn(staged, sum(part.size_bytes for part in self._parts))
-        if self._settings.guarantee is Guarantee.EXACTLY_ONCE or not staged:
-            return self._sum(Loaded(staged))
+        self._handover.learn(records, sum(part.size_bytes for part in self._parts))
+        if self._settings.guarantee is Guarantee.EXACTLY_ONCE or not records:
+            return self._sum(Loaded(records))
         if self._later:
             parts, attempt = self._parts, self._attempt
-            self._later.do(lambda: self._load(parts, attempt), staged)
-            return self._sum(Loaded(staged))
+            self._later.do(lambda: self._load(parts, attempt), records)
+            return self._sum(Loaded(records))
         return self._sum(self._load(self._parts, self._attempt))
 
     def record(self, entry: Entry, sources: Sequence[Offsets | str]) -> None:

@@ -81,6 +81,8 @@ class Move:
     is to be written before and behind it."""
     nulls_equal: bool = False
     """Whether null is a key like others to the table (NULLS NOT DISTINCT)."""
+    names: dict[str, str] = field(default_factory=dict)
+    """The table's own, where it spells a column in another way than the DataFrame."""
 
     @property
     def good(self) -> str:
@@ -132,7 +134,8 @@ class Move:
         if DELETED not in self.columns.beside:
             return None
         same = " AND ".join(
-            f"t.{quoted(key)} = {self.key(key, f'n.{quoted(key)}')}" for key in self.columns.keys
+            f"t.{self.theirs(key)} = {self.key(key, f'n.{quoted(key)}')}"
+            for key in self.columns.keys
         )
         return (
             f"DELETE FROM {self.table} AS t USING {self.newest} AS n WHERE n.{DELETED} AND {same}"
@@ -145,16 +148,19 @@ class Move:
 
     @property
     def into(self) -> str:
-        return f"INSERT INTO {self.table} ({listed(self.columns.names)})"
+        return f"INSERT INTO {self.table} ({', '.join(map(self.theirs, self.columns.names))})"
 
     @property
     def on_conflict(self) -> str:
         if not self.upserts:
             return ""
         others = [name for name in self.columns.names if name not in self.columns.keys]
-        changes = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
+        changes = ", ".join(f"{name} = excluded.{name}" for name in map(self.theirs, others))
         action = f"UPDATE SET {changes}" if changes else "NOTHING"
-        return f" ON CONFLICT ({listed(self.columns.keys)}) DO {action}"
+        return f" ON CONFLICT ({', '.join(map(self.theirs, self.columns.keys))}) DO {action}"
+
+    def theirs(self, name: str) -> str:
+        return quoted(self.names.get(name, name))
 
     def value(self, name: str, column: str) -> str:
         cast = self.casts.get(name)

@@ -23,6 +23,7 @@ from sparkonce.ingest.duckdb_types import WHOLE_NUMBERS, as_read, flaw_of, spark
 from sparkonce.ingest.keyed import Condition, Values, quoted
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.table import Column, SourceError, selected
+from sparkonce.redaction import keep_secrets_of, redact
 
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
@@ -44,6 +45,7 @@ class DuckdbEngine:
             )
         self._path = unquote(parts.path)
         self._config: dict[str, Any] = {**_DEFAULTS, **dict(parse_qsl(parts.query))}
+        keep_secrets_of(self._config)
         names = [
             part[1:-1].replace('""', '"') if part.startswith('"') else part
             for part in _PARTS.findall(settings.table)
@@ -137,6 +139,7 @@ class DuckdbEngine:
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> SourceError:
+        redact(error)
         return SourceError(
             f"DuckDB, {self._path}: {error}. The path in url is absolute; a process that writes "
             "the file must close it now and then, or nobody else can read it"

@@ -40,6 +40,7 @@ OPTIONS = (
     "partitionColumn",
     "numPartitions",
     "fetchsize",
+    "queryTimeout",
     "outbox",
     "deleteAfterPublishing",
     "mode",
@@ -55,9 +56,17 @@ _INSTEAD = {
     "upperbound": "bounds are taken from each batch: leave it out",
 }
 """Names that users of Spark's other sources may try."""
-_POSTGRES_ONLY = ("user", "password", "transactionColumn", "keyLag", "formerSystemIdentifier")
+_POSTGRES_ONLY = (
+    "user",
+    "password",
+    "transactionColumn",
+    "keyLag",
+    "formerSystemIdentifier",
+    "queryTimeout",
+)
 _ROWS_FETCHED = 10_000
 _UPDATE_DELAY_MS = 2_000
+_QUERY_TIMEOUT_S = 3_600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +96,8 @@ class TableSettings:
     partitions: int
     rows_fetched: int
     """In one piece; what a task has in memory."""
+    query_timeout_s: int
+    """PostgreSQL: how long the server may take for a statement."""
     outbox: bool
     deletes: bool
     corrupt_record: str | None
@@ -119,6 +130,7 @@ class TableSettings:
             partition=given.get("partitionColumn") or given.needed("keyColumn"),
             partitions=given.number("numPartitions", default=1, low=1),
             rows_fetched=given.number("fetchsize", default=_ROWS_FETCHED, low=1),
+            query_timeout_s=given.number("queryTimeout", default=_QUERY_TIMEOUT_S, low=1),
             outbox=given.is_true("outbox"),
             deletes=given.is_true("deleteAfterPublishing"),
             corrupt_record=_corrupt_record(given),

@@ -25,6 +25,7 @@ from sparkonce.ingest.keyed import Condition, Values, quoted
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.sqlite_types import reader_of, spark_type, text_of, to_text
 from sparkonce.ingest.table import Column, SourceError
+from sparkonce.redaction import redact
 
 _PATIENCE_S = 60.0
 """For a writer that holds the file."""
@@ -129,6 +130,7 @@ class SqliteEngine:
                 f"file:{quote(self._path)}?mode={mode}", uri=True, timeout=_PATIENCE_S
             )
         except sqlite3.OperationalError as error:
+            redact(error)
             raise SourceError(
                 f"{self._path} can't be opened: {error}. The path in url is absolute, and must be "
                 "there on every machine that runs tasks"
@@ -142,6 +144,7 @@ class SqliteEngine:
         try:
             return connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
+            redact(error)
             raise SourceError(f"SQLite, {self._path}: {error}") from error
 
     def _declared(self) -> list[_Declared]:

@@ -19,6 +19,7 @@ from typing import Final
 import duckdb
 
 from sparkonce.deliver.store import StoreError
+from sparkonce.redaction import redact
 
 _PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 0.05
@@ -32,9 +33,15 @@ class Opened:
     """A connection that nobody else has beside it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, taken: threading.Lock) -> None:
-        self.execute = connection.execute
         self._connection = connection
         self._taken: threading.Lock | None = taken
+
+    def execute(self, statement: str, values: object = None) -> duckdb.DuckDBPyConnection:
+        try:
+            return self._connection.execute(statement, values)
+        except duckdb.Error as error:
+            redact(error)
+            raise
 
     def close(self) -> None:
         self._connection.close()
@@ -74,6 +81,7 @@ class File:
                     connection.execute(f"SET {_MEMORY} = '{_MEMORY_MAX}'")
                 return connection
             except duckdb.Error as error:
+                redact(error)
                 is_held = isinstance(error, duckdb.IOException) and "lock" in str(error)
                 if not is_held or time.monotonic() > deadline_s:
                     why = "It is one process's at a time: let others open it for a moment only"

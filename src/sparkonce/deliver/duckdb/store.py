@@ -7,6 +7,7 @@ is named; on a cluster it must be one that executors and driver share.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,14 +27,22 @@ from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Held, StoreError
 from sparkonce.deliver.target import TableTarget
 from sparkonce.errors import ConfigError
+from sparkonce.redaction import keep_secrets_of
 
 _PREFIX: Final = "duckdb."
+_URL: Final = re.compile("(?!file:)[A-Za-z][A-Za-z0-9+.-]+:")
+"""What DuckDB would open as something else than a file: md:, postgres:, s3://."""
 
 
 def target(options: Mapping[str, str], query_name: str | None) -> TableTarget:
     settings = TableSettings.parse(
         options, query_name, place="path", own=("stagingLocation",), prefix=_PREFIX
     )
+    if _URL.match(settings.place):
+        raise ConfigError(
+            "path is the file of the database, and this one looks like a URL (it is not shown, as "
+            "there may be a password in it): write ./ before the name if it is a file"
+        )
     return TableTarget(settings, type_of, DuckDBStore)
 
 
@@ -46,6 +55,7 @@ class DuckDBStore:
             for name, value in settings.more.items()
             if name.startswith(_PREFIX)
         }
+        keep_secrets_of(given)
         self._file = File(settings.place, given)
         self._staging = Path(settings.more.get("stagingLocation") or self._file.beside).absolute()
         self._mark = hashlib.sha256(settings.group.encode()).hexdigest()[:12]
@@ -74,7 +84,8 @@ class DuckDBStore:
     def _add_columns(self, connection: Opened) -> None:
         settings = self._settings
         there = TableFacts.read(connection, settings.table, self._columns).types
-        missing = [each for each in self._columns.table if each.name not in there]
+        known = {name.lower() for name in there}  # to DuckDB they are the same in any case
+        missing = [each for each in self._columns.table if each.name.lower() not in known]
         if not there or not missing:
             return  # the table may be missing as a whole
         if not settings.merges_schema:

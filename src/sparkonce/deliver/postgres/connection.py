@@ -12,20 +12,31 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
-from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from sparkonce import postgresql
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import StoreError
 from sparkonce.errors import ConfigError
-from sparkonce.postgresql import PATIENCE_S, PAUSE_S, Connection, is_hopeless, message, redacted
+from sparkonce.postgresql import (
+    PATIENCE_S,
+    PAUSE_S,
+    QUERY_TIMEOUT,
+    QUERY_TIMEOUT_S,
+    Connection,
+    commit,
+    connect,
+    is_hopeless,
+    message,
+)
 
 LOCK_TIMEOUT: Final = "lockTimeout"
 _LOCK_TIMEOUT: Final = "60s"
-_DURATION: Final = re.compile("[1-9][0-9]*(ms|s|min|h)")
+IDLE_TIMEOUT: Final = "idleTimeout"
+_IDLE_TIMEOUT: Final = "60s"
+_DURATION: Final = re.compile("([0-9]{1,9})(ms|s|min|h)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 # The server notices as well that a client has gone, and does not keep its locks for long.
 _SERVER: Final = {
     "tcp_keepalives_idle": "10",
@@ -42,24 +53,39 @@ _COMMITS: Final = {
 
 def lock_timeout(settings: TableSettings) -> str:
     text = settings.more.get(LOCK_TIMEOUT, _LOCK_TIMEOUT)
-    if not _DURATION.fullmatch(text):
-        raise ConfigError(
-            f"{LOCK_TIMEOUT}={text!r}: it must be a whole number with ms, s, min or h behind it"
-        )
+    if not _seconds(LOCK_TIMEOUT, text):
+        raise _no_duration(LOCK_TIMEOUT, text)
     return text
+
+
+def idle_timeout_s(settings: TableSettings) -> float:
+    return _seconds(IDLE_TIMEOUT, settings.more.get(IDLE_TIMEOUT, _IDLE_TIMEOUT))
+
+
+def _seconds(option: str, text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise _no_duration(option, text)
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _no_duration(option: str, text: str) -> ConfigError:
+    return ConfigError(
+        f"{option}={text!r}: it must be a whole number with ms, s, min or h behind it"
+    )
+
+
+def query_timeout_s(settings: TableSettings) -> int:
+    text = settings.more.get(QUERY_TIMEOUT, str(QUERY_TIMEOUT_S))
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise ConfigError(f"{QUERY_TIMEOUT}={text!r}: it must be a whole number of seconds")
+    return int(text)
 
 
 def conninfo(settings: TableSettings) -> dict[str, Any]:
     user, password = (settings.more.get(name) for name in ("user", "password"))
     # Whatever the database's encoding is, the server converts.
     return {**postgresql.conninfo(settings.place, user, password), "client_encoding": "UTF8"}
-
-
-def as_url(info: Mapping[str, Any], application_name: str) -> str:
-    """For ADBC, which takes a URL."""
-    options = {name: str(value) for name, value in info.items() if value is not None}
-    options["application_name"] = application_name
-    return f"postgresql:///?{urlencode(options, quote_via=quote)}"
 
 
 def begin(connection: Connection, timeout: str, *, waits: bool = True) -> None:
@@ -83,7 +109,7 @@ def transaction(connection: Connection, timeout: str) -> Iterator[None]:
         with suppress(psycopg.Error):  # a connection that has gone takes its transaction with it
             connection.execute("ROLLBACK")
         raise
-    connection.execute("COMMIT")
+    commit(connection)
 
 
 @contextmanager
@@ -103,16 +129,24 @@ def explained(error: psycopg.Error) -> str:
             "by ALTER TABLE, VACUUM FULL or a transaction that was not ended, for example: look "
             "into pg_locks and pg_stat_activity, or set a longer one"
         )
+    if isinstance(error, psycopg.errors.DeadlockDetected | psycopg.errors.SerializationFailure):
+        return (
+            f"{message(error)}. Somebody else writes the same rows in another order: the attempt "
+            "is given up, so that he can go on. If it comes often, write them by one pipeline, or "
+            "with writeMode=upsert, which has an order"
+        )
     return message(error)
 
 
 class Driver:
     """The connection of a driver; made anew when it has gone."""
 
-    def __init__(self, info: Mapping[str, Any], application_name: str) -> None:
-        self._given = info
+    def __init__(
+        self, info: Mapping[str, Any], application_name: str, query_timeout_s: float
+    ) -> None:
         # A name in the URL is not for us: who takes over tells our connections by ours.
-        self._info = make_conninfo("", **{**info, "application_name": application_name})
+        self._info = {**info, "application_name": application_name}
+        self._query_timeout_s = query_timeout_s
         self._connection: Connection | None = None
 
     def connection(self) -> Connection:
@@ -120,19 +154,15 @@ class Driver:
         while True:
             try:
                 if self._connection is None or self._connection.closed:
-                    # Prepared statements would stay behind on a pooler's connection.
-                    self._connection = psycopg.connect(
-                        self._info, autocommit=True, prepare_threshold=None
-                    )
+                    self._connection = connect(self._info, self._query_timeout_s)
                 self._connection.execute("SELECT 1")
                 return self._connection
             except psycopg.OperationalError as error:
                 self.close()
                 if is_hopeless(error) or time.monotonic() > deadline_s:
                     raise StoreError(
-                        "PostgreSQL does not let us in: "
-                        f"{redacted(message(error), self._given)}. Look at the options "
-                        "url, user and password"
+                        f"PostgreSQL does not let us in: {message(error)}. Look at the server, and "
+                        "at the options url, user and password"
                     ) from error
                 time.sleep(PAUSE_S)  # between two questions to the server
 

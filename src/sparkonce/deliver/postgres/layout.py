@@ -22,6 +22,8 @@ STAGING_SCHEMA: Final = "stagingSchema"
 class TableFacts:
     """What the table of this name is like, as the server's catalogue has it."""
 
+    names: dict[str, str] = field(default_factory=dict)
+    """Its spelling of the DataFrame's columns."""
     casts: dict[str, str] = field(default_factory=dict)
     """Its types, where text has to become something else."""
     key_casts: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -122,6 +124,7 @@ class Layout:
             upserts=self.settings.upserts,
             key_casts=self.facts.key_casts,
             nulls_equal=self.facts.nulls_equal,
+            names=self.facts.names,
             stage=stage,
             counts=counts,
         )

@@ -5,6 +5,8 @@ Nothing is made that is there already, so that who may write needs no right to m
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,26 +35,30 @@ def prepare(connection: Connection, layout: Layout, timeout: str) -> Layout:
     user, encoding = connection.execute(asked).fetchone() or ("", "")
     layout = replace(located(connection, layout), user=user, encoding=encoding)
     _check_staging_schema(connection, layout)
-    try:
-        with transaction(connection, timeout):
-            # One at a time: who looks whether a table is there may not be the only one.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('sparkonce'))")
-            _create(connection, layout)
-            _add_columns(connection, layout)
-    except psycopg.Error as error:
-        raise ConfigError(f"the tables could not be created: {explained(error)}") from error
-    layout = replace(layout, facts=_facts(connection, layout))
-    try:
-        with transaction(connection, timeout):
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('sparkonce'))")
+    with _refused("the tables could not be created"), transaction(connection, timeout):
+        # One at a time: who looks whether a table is there may not be the only one. And all or
+        # nothing: where the last check fails, no column was added and no table made.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('sparkonce'))")
+        _create(connection, layout)
+        _add_columns(connection, layout)
+        layout = replace(layout, facts=_facts(connection, layout))
+        with _refused(
+            f"rows can't be staged in schema {layout.staging_schema!r}",
+            f"Grant USAGE and CREATE on it, or name another schema by {STAGING_SCHEMA}",
+        ):
             Stages(layout, timeout).create(connection, 0)
+        _check_fit(connection, layout)
+    return layout
+
+
+@contextmanager
+def _refused(what: str, advice: str = "") -> Iterator[None]:
+    try:
+        yield
     except psycopg.Error as error:
         raise ConfigError(
-            f"rows can't be staged in schema {layout.staging_schema!r}: {explained(error)}. Grant "
-            f"USAGE and CREATE on it, or name another schema by {STAGING_SCHEMA}"
+            f"{what}: {explained(error)}" + (f". {advice}" if advice else "")
         ) from error
-    _check_fit(connection, layout, timeout)
-    return layout
 
 
 def located(connection: Connection, layout: Layout) -> Layout:
@@ -140,7 +146,7 @@ def _add_columns(connection: Connection, layout: Layout) -> None:
             f"dbtable {layout.settings.table!r} is not there: create it, or let it be created "
             'by .option("createTable", "true")'
         )
-    missing = [each for each in layout.columns.table if each.name not in there]
+    missing = [each for each in layout.columns.table if _spelled(each.name, there, layout) is None]
     if missing and not layout.settings.merges_schema:
         raise ConfigError(
             f"dbtable {layout.settings.table!r} has no column "
@@ -155,11 +161,29 @@ def _add_columns(connection: Connection, layout: Layout) -> None:
         )
 
 
+def _spelled(name: str, there: Iterable[str], layout: Layout) -> str | None:
+    """As the table spells it. Names are the same in any case, as to Spark."""
+    alike = [each for each in there if each.lower() == name.lower()]
+    if name in alike or not alike:
+        return name if alike else None
+    if len(alike) > 1:
+        raise ConfigError(
+            f"column {name!r} may be any of {', '.join(alike)} in dbtable "
+            f"{layout.settings.table!r}: rename it to the one that is meant"
+        )
+    return alike[0]
+
+
 def _facts(connection: Connection, layout: Layout) -> TableFacts:
     there = _columns(connection, layout.table)
+    names = {
+        name: spelled
+        for name in layout.columns.names
+        if (spelled := _spelled(name, there, layout)) is not None
+    }
     casts, key_casts = {}, {}
     for each in layout.columns.table:
-        column, staged = there[each.name], staged_type_of(each.dataType)
+        column, staged = there[names[each.name]], staged_type_of(each.dataType)
         if staged == "text" and not column.is_text:
             casts[each.name] = column.declared
         compares = column.compares(staged)
@@ -169,14 +193,15 @@ def _facts(connection: Connection, layout: Layout) -> TableFacts:
         "SELECT row_security_active(%s::regclass::oid)", (layout.table,)
     ).fetchone()
     return TableFacts(
+        names,
         casts,
         key_casts,
-        nulls_equal=_are_nulls_equal(connection, layout),
+        nulls_equal=_are_nulls_equal(connection, layout, names),
         has_row_security=found == (True,),
     )
 
 
-def _are_nulls_equal(connection: Connection, layout: Layout) -> bool:
+def _are_nulls_equal(connection: Connection, layout: Layout, names: dict[str, str]) -> bool:
     """Asked of the indexes that ON CONFLICT infers from the key columns, and of no others: a
     partial index, or one that has an expression beside them, says nothing about these keys alone.
     Columns after INCLUDE are not compared."""
@@ -187,7 +212,7 @@ def _are_nulls_equal(connection: Connection, layout: Layout) -> bool:
         "AND ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = i.indrelid "
         # An int2vector counts from zero.
         "AND a.attnum = ANY((i.indkey::int2[])[0:i.indnkeyatts - 1]) ORDER BY 1) = %s::text[]",
-        (layout.table, sorted(layout.columns.keys)),
+        (layout.table, sorted(names[key] for key in layout.columns.keys)),
     ).fetchone()
     are_nulls_equal, are_immediate = found or (False, True)
     if layout.settings.upserts and not are_immediate:
@@ -199,17 +224,13 @@ def _are_nulls_equal(connection: Connection, layout: Layout) -> bool:
     return bool(are_nulls_equal)
 
 
-def _check_fit(connection: Connection, layout: Layout, timeout: str) -> None:
+def _check_fit(connection: Connection, layout: Layout) -> None:
     """Ask the server itself whether it would take such rows."""
     move = layout.move_from(layout.stage_name(0), "true")
-    try:
-        with transaction(connection, timeout):
-            for statement in (move.several(), move.lock(), move.write()):
-                if statement is not None:
-                    connection.execute(f"EXPLAIN {statement}")
-    except psycopg.Error as error:
-        raise ConfigError(
-            f"dbtable {layout.settings.table!r} does not take such rows: "
-            f"{explained(error)}. Cast the column, or change the table"
-            + (" (keyColumns must be its primary key or unique)" if move.upserts else "")
-        ) from error
+    advice = "Cast the column, or change the table" + (
+        " (keyColumns must be its primary key or unique)" if move.upserts else ""
+    )
+    with _refused(f"dbtable {layout.settings.table!r} does not take such rows", advice):
+        for statement in (move.several(), move.lock(), move.write()):
+            if statement is not None:
+                connection.execute(f"EXPLAIN {statement}")

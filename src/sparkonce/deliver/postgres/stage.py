@@ -7,16 +7,21 @@ drawn by the driver, not by the server, which after a crash gives its own number
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
+from psycopg.conninfo import make_conninfo
 
 from sparkonce.deliver.columns import TASK
 from sparkonce.deliver.postgres.characters import Characters
+from sparkonce.deliver.postgres.idle import IdleConnections
+from sparkonce.deliver.store import StoreError
+from sparkonce.postgresql import NoAnswer, Silence, answered, keep_secrets
+from sparkonce.redaction import redact
 
 ATTEMPT_BITS: Final = 40
 """Drawn at random for each attempt."""
@@ -27,38 +32,58 @@ _AT = "@"
 
 @dataclass(frozen=True, slots=True)
 class PostgresStage:
-    url: str = field(repr=False)
+    info: Mapping[str, Any] = field(repr=False)
+    """For libpq."""
     schema: str
     table: str
     attempt: int
     encoding: str
     lock_timeout: str
+    query_timeout_s: float
+    idle_timeout_s: float
 
     def __call__(self, task: int, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:
+        keep_secrets(self.info)
         number = (self.attempt << _TASK_BITS) | (task % (1 << _TASK_BITS))
+        silence = Silence(make_conninfo("", **self.info), self.query_timeout_s)
         failures: list[Exception] = []
-        rows = self._rows(number, batches, failures)
+        rows = self._rows(number, batches, silence, failures)
         reader = pa.RecordBatchReader.from_batches(schema.append(pa.field(TASK, pa.int64())), rows)
+        try:
+            answered(lambda: self._copy(reader), silence)
+        except NoAnswer as error:
+            raise StoreError(f"rows can't be staged: {error}") from error
+        except Exception as error:
+            redact(error)
+            if failures:  # ADBC wraps what happened on the way to it in words of its own
+                raise failures[0] from None
+            raise
+        return f"{self.table}{_AT}{number}"
+
+    def _copy(self, reader: pa.RecordBatchReader) -> None:
         connection = self._begin()
         try:
             with connection.cursor() as cursor:
                 cursor.adbc_ingest(self.table, reader, mode="append", db_schema_name=self.schema)
             connection.adbc_connection.set_autocommit(True)  # COMMIT, and no new transaction
         except BaseException:
-            _connections.pop(self.url).close()
-            if failures:  # ADBC wraps what happened on the way to it in words of its own
-                raise failures[0] from None
+            connection.close()
             raise
-        return f"{self.table}{_AT}{number}"
+        _connections.keep(self._url, connection, self.idle_timeout_s)
 
     def _rows(
-        self, number: int, batches: Iterator[pa.RecordBatch], failures: list[Exception]
+        self,
+        number: int,
+        batches: Iterator[pa.RecordBatch],
+        silence: Silence,
+        failures: list[Exception],
     ) -> Iterator[pa.RecordBatch]:
-        if self.url not in _characters:
-            _characters[self.url] = Characters(self.encoding, partial(adbc.connect, self.url))
-        characters = _characters[self.url]
+        url = self._url
+        if url not in _characters:
+            _characters[url] = Characters(self.encoding, lambda: adbc.connect(url))
+        characters = _characters[url]
         try:
-            for batch in batches:
+            for batch in _unhurried(batches, silence):
                 numbers = pa.repeat(pa.scalar(number, pa.int64()), batch.num_rows)
                 yield characters.checked(batch).append_column(TASK, numbers)
         except Exception as error:
@@ -69,13 +94,18 @@ class PostgresStage:
 
     def _begin(self) -> Any:
         """A transaction on a connection that answers."""
-        if self.url in _connections:
+        connection = _connections.take(self._url)
+        if connection is not None:
             try:
-                return self._begun(_connections[self.url])
+                return self._begun(connection)
             except adbc.Error:
-                _connections.pop(self.url).close()  # ended meanwhile, with the server perhaps
-        _connections[self.url] = adbc.connect(self.url, autocommit=True)
-        return self._begun(_connections[self.url])
+                connection.close()  # ended meanwhile, with the server perhaps
+        connection = adbc.connect(self._url, autocommit=True)
+        try:
+            return self._begun(connection)
+        except BaseException:
+            connection.close()
+            raise
 
     def _begun(self, connection: Any) -> Any:
         """With settings for this transaction alone: behind a pooler, the next is another's."""
@@ -88,6 +118,23 @@ class PostgresStage:
             )
             cursor.fetchone()
         return connection
+
+    @property
+    def _url(self) -> str:
+        """ADBC takes no other form."""
+        options = {name: str(value) for name, value in self.info.items() if value is not None}
+        return f"postgresql:///?{urlencode(options, quote_via=quote)}"
+
+
+def _unhurried(batches: Iterator[pa.RecordBatch], silence: Silence) -> Iterator[pa.RecordBatch]:
+    """The server is not to blame for the time that Spark takes."""
+    while True:
+        silence.pause()
+        batch = next(batches, None)
+        silence.begin()
+        if batch is None:
+            return
+        yield batch
 
 
 def attempt_of(number: int) -> int:
@@ -105,8 +152,6 @@ def staged_by(places: Sequence[str]) -> tuple[str, list[int]]:
     return found[0][0], [int(number) for _, _, number in found]
 
 
-_connections: dict[str, Any] = {}
-"""A Python worker serves many tasks, and to open the first connection takes ADBC longer than to
-write a thousand rows: it learns all types of the database."""
+_connections = IdleConnections()
 _characters: dict[str, Characters] = {}
-"""What was learned of a database's encoding serves them as well."""
+"""What was learned of a database's encoding serves all tasks of a Python worker."""

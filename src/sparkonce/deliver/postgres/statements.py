@@ -79,6 +79,6 @@ class PostgresMove(Move):
         return " AND ".join(self._same_key(name) for name in self.columns.keys)
 
     def _same_key(self, name: str) -> str:
-        theirs, ours = f"t.{quoted(name)}", self.key(name, f"n.{quoted(name)}")
+        theirs, ours = f"t.{self.theirs(name)}", self.key(name, f"n.{quoted(name)}")
         equal = f"{theirs} = {ours}"
         return f"({equal} OR {theirs} IS NULL AND {ours} IS NULL)" if self.nulls_equal else equal

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from sparkonce.deliver import row
 from sparkonce.deliver.columns import Columns
 from sparkonce.deliver.postgres.connection import (
+    IDLE_TIMEOUT,
     LOCK_TIMEOUT,
     Driver,
-    as_url,
     conninfo,
+    idle_timeout_s,
     lock_timeout,
+    query_timeout_s,
     told_as_ours,
     transaction,
 )
@@ -30,15 +32,17 @@ from sparkonce.deliver.postgres.types import type_of
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Held, StoreError
 from sparkonce.deliver.target import TableTarget
+from sparkonce.postgresql import QUERY_TIMEOUT
 
-_OWN = ("user", "password", STAGING_SCHEMA, LOCK_TIMEOUT)
+_OWN = ("user", "password", STAGING_SCHEMA, LOCK_TIMEOUT, QUERY_TIMEOUT, IDLE_TIMEOUT)
 _END_MS = 10_000
 """For a connection that is ended, to have let go of its locks."""
 
 
 def target(options: Mapping[str, str], query_name: str | None) -> TableTarget:
     settings = TableSettings.parse(options, query_name, place="url", own=_OWN)
-    lock_timeout(settings)
+    for checked in (lock_timeout, query_timeout_s, idle_timeout_s):
+        checked(settings)
     return TableTarget(settings, type_of, PostgresStore, nested_as_json=True)
 
 
@@ -49,9 +53,10 @@ class PostgresStore:
         self._layout = Layout(settings, columns)
         self._stages = Stages(self._layout, self._timeout)
         self._epoch = 0
-        self._driver = Driver(self._info, f"{self._layout.mark}_driver")
+        self._query_timeout_s = query_timeout_s(settings)
+        self._driver = Driver(self._info, f"{self._layout.mark}_driver", self._query_timeout_s)
         # Of its own: what is seen to beside a transaction must not become a part of it.
-        self._writer = Driver(self._info, f"{self._layout.mark}_writer")
+        self._writer = Driver(self._info, f"{self._layout.mark}_writer", self._query_timeout_s)
         # Under `none` a thread loads batches while another one stages the next.
         self._driver_lock = threading.RLock()
 
@@ -104,12 +109,14 @@ class PostgresStore:
         with self._driver_lock, told_as_ours("nothing can be staged"):
             taken = self._stages.take(self._driver.connection(), epoch, attempt)
         return PostgresStage(
-            as_url(self._info, f"{self._layout.mark}_tasks"),
+            {**self._info, "application_name": f"{self._layout.mark}_tasks"},
             self._layout.staging_schema,
             taken.name,
             taken.attempt,
             self._layout.encoding,
             self._timeout,
+            self._query_timeout_s,
+            idle_timeout_s(self._layout.settings),
         )
 
     def begin(self, epoch: int) -> PostgresTransaction:

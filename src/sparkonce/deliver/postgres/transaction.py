@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 import psycopg
 
@@ -16,8 +18,11 @@ from sparkonce.deliver.postgres.statements import PostgresMove
 from sparkonce.deliver.store import Loaded, Part, RowsRefused, Sources, StoreError
 from sparkonce.errors import FencedError, OutcomeUnknown
 from sparkonce.guarantees import Guarantee
-from sparkonce.postgresql import Connection, message
+from sparkonce.postgresql import Connection, commit, message
 from sparkonce.stream.ledger import Entry
+
+_DEADLOCKS_MAX: Final = 5
+_log = logging.getLogger("sparkonce.deliver")
 
 
 class PostgresTransaction:
@@ -53,7 +58,7 @@ class PostgresTransaction:
         if not parts:
             return Loaded(0)
         try:
-            loaded = self._load(parts)
+            loaded = self._load_after_others(parts)
             remove(self._connection, self._layout, list(parts))
             self._parts += parts
             return loaded
@@ -73,6 +78,18 @@ class PostgresTransaction:
                 "writing, or set deadLetterTable to put such rows aside"
             )
         return StoreError(f"the batch could not be loaded: {explained(error)}")
+
+    def _load_after_others(self, parts: Sequence[Part]) -> Loaded:
+        """Keys are locked in order where there are any. Rows that are appended, and those that are
+        tried in pieces, have none: two that write the same unique values lock each other out. The
+        server ends one of them; it lets go of its locks, and tries again."""
+        for _ in range(_DEADLOCKS_MAX):
+            try:
+                with self._connection.transaction():
+                    return self._load(parts)
+            except psycopg.errors.DeadlockDetected as error:
+                _log.info("%s: tried again: %s", self._layout.settings.table, message(error))
+        return self._load(parts)
 
     def _load(self, parts: Sequence[Part]) -> Loaded:
         move = self._layout.move(parts)
@@ -128,7 +145,7 @@ class PostgresTransaction:
 
     def commit(self) -> None:
         try:
-            answer = self._connection.execute("COMMIT").statusmessage
+            answer = commit(self._connection)
         except psycopg.OperationalError as error:
             self._connection.close()
             raise OutcomeUnknown(f"no answer to COMMIT: {message(error)}") from error

@@ -9,8 +9,9 @@ transaction, nothing is left in a session, and nothing is prepared there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -19,7 +20,18 @@ from psycopg.conninfo import make_conninfo
 from sparkonce import postgresql
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.ingest.table import SourceError
-from sparkonce.postgresql import PATIENCE_S, PAUSE_S, Connection, is_hopeless, message
+from sparkonce.postgresql import (
+    PATIENCE_S,
+    PAUSE_S,
+    Connection,
+    NoAnswer,
+    Silence,
+    answered,
+    connect,
+    is_hopeless,
+    message,
+)
+from sparkonce.redaction import redact
 
 _SETTINGS: Final = (
     "SET LOCAL TimeZone = 'UTC'",
@@ -36,16 +48,17 @@ _BYTES_FETCHED: Final = {"adbc.postgresql.batch_size_hint_bytes": str(4 * 2**20)
 _Answer = TypeVar("_Answer")
 
 
-def conninfo(settings: TableSettings) -> str:
+def conninfo(settings: TableSettings) -> Mapping[str, Any]:
     info = postgresql.conninfo(settings.url, settings.user, settings.password)
-    return make_conninfo("", **{"application_name": "sparkonce", **info, **_NEEDED})
+    return {"application_name": "sparkonce", **info, **_NEEDED}
 
 
 class Desk:
     """Answers questions that may be asked again: over a new connection if the old one has gone."""
 
-    def __init__(self, info: str) -> None:
+    def __init__(self, info: Mapping[str, Any], query_timeout_s: float) -> None:
         self._info = info
+        self._query_timeout_s = query_timeout_s
         self._connection: Connection | None = None
 
     def ask(self, question: Callable[[Connection], _Answer]) -> _Answer:
@@ -79,7 +92,7 @@ class Desk:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._info, autocommit=True, prepare_threshold=None)
+            self._connection = connect(self._info, self._query_timeout_s)
         return self._connection
 
 
@@ -92,26 +105,64 @@ def _in_transaction(connection: Connection, sql: str) -> psycopg.Cursor[Any]:
     return cursor
 
 
+class Cursor:
+    """Of ADBC, which waits without an end by itself. While it waits nobody may close it."""
+
+    def __init__(self, connection: Any, silence: Silence) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor(adbc_stmt_kwargs=_BYTES_FETCHED)
+        self._silence = silence
+
+    def execute(self, sql: str) -> None:
+        self._answered(lambda: self._cursor.execute(sql))
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        self.execute(sql)
+        return [tuple(row) for row in self._answered(self._cursor.fetchall)]
+
+    def batches(self, sql: str) -> Iterator[Any]:
+        self.execute(sql)
+        reader = self._answered(self._cursor.fetch_record_batch)
+        while (batch := self._answered(lambda: next(reader, None))) is not None:
+            yield batch
+
+    def close(self) -> None:
+        self._cursor.close()
+        self._connection.close()
+
+    def _answered(self, call: Callable[[], _Answer]) -> _Answer:
+        return answered(call, replace(self._silence), too_late=self.close)
+
+
 @contextmanager
-def arrow_cursor(info: str) -> Iterator[Any]:
+def arrow_cursor(info: Mapping[str, Any], query_timeout_s: float) -> Iterator[Cursor]:
     """For rows as Arrow, by COPY; what fails in it is told in our words."""
     # Here, and not with the module: the driver's process has no use for it.
     import adbc_driver_postgresql.dbapi as adbc
 
+    text = make_conninfo("", **info)
+    silence = Silence(text, query_timeout_s)
     try:
-        with (
-            _patient(lambda: adbc.connect(info)) as connection,  # in a transaction
-            connection.cursor(adbc_stmt_kwargs=_BYTES_FETCHED) as cursor,
-        ):
-            for setting in _SETTINGS:
+        cursor = Cursor(
+            _patient(lambda: answered(lambda: adbc.connect(text), replace(silence))), silence
+        )
+        try:
+            for setting in _SETTINGS:  # in a transaction
                 cursor.execute(setting)
             yield cursor
-    except (adbc.Error, OSError) as error:  # Arrow gives errors of a stream as OSError
+        except NoAnswer:
+            raise
+        except BaseException:
+            cursor.close()
+            raise
+        cursor.close()
+    except (adbc.Error, NoAnswer, OSError) as error:  # Arrow gives errors of a stream as OSError
         raise _failed("PostgreSQL, while rows were read", error) from error
 
 
 def _failed(what: str, error: Exception, advice: str = "") -> SourceError:
     """The one place where words of the server, or of a driver, become ours."""
+    redact(error)
     said = message(error) if isinstance(error, psycopg.Error) else " ".join(str(error).split())
     if "byte sequence" in said:
         advice = (
@@ -120,16 +171,6 @@ def _failed(what: str, error: Exception, advice: str = "") -> SourceError:
             "with .schema(…)"
         )
     return SourceError(f"{what}: {said}. {advice}" if advice else f"{what}: {said}")
-
-
-def asked_of(cursor: Any) -> Callable[[str], list[tuple[Any, ...]]]:
-    """Questions over the connection of a task."""
-
-    def ask(sql: str) -> list[tuple[Any, ...]]:
-        cursor.execute(sql)
-        return [tuple(row) for row in cursor.fetchall()]
-
-    return ask
 
 
 def _patient(connect: Callable[[], Any]) -> Any:

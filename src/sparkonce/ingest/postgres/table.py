@@ -22,7 +22,7 @@ from sparkonce.ingest.position import Form, Mark, Place, Position
 from sparkonce.ingest.postgres.batches import Batches
 from sparkonce.ingest.postgres.catalog import Relation, find_columns, find_relation
 from sparkonce.ingest.postgres.children import Children
-from sparkonce.ingest.postgres.connection import Desk, arrow_cursor, asked_of, conninfo
+from sparkonce.ingest.postgres.connection import Cursor, Desk, arrow_cursor, conninfo
 from sparkonce.ingest.postgres.horizon import Horizon, horizon_now, refuse_older
 from sparkonce.ingest.postgres.horizon_watch import HorizonWatch
 from sparkonce.ingest.postgres.members import carried_over, known_at
@@ -52,7 +52,7 @@ class PostgresTable:
     def __init__(self, settings: TableSettings) -> None:
         self._settings = settings
         self._info = conninfo(settings)
-        self._desk = Desk(self._info)
+        self._desk = Desk(self._info, settings.query_timeout_s)
         self._pace = Pace()
         self._looked_at: Children | None = None
         self._watch = HorizonWatch(settings.table)
@@ -137,13 +137,13 @@ class PostgresTable:
     ) -> Iterator[Any]:
         names, batches = self._windows.names, self._batches
         self._desk.close()  # a task has asked what it had to
-        with arrow_cursor(self._info) as cursor:
+        with arrow_cursor(self._info, self._settings.query_timeout_s) as cursor:
             self._wait_for_replica(cursor, end.end.xid)
-            rows = replace(batches, ask=asked_of(cursor)).rows(start, end)
+            rows = replace(batches, ask=cursor.rows).rows(start, end)
             if span != WHOLE:
                 rows += f" AND {inside(span, ranged(self._columns, self._settings)[1])}"
-            cursor.execute(f"SELECT {selected(columns)} FROM {rows} ORDER BY {names}")
-            yield from pieces(cursor.fetch_record_batch(), self._settings.rows_fetched)
+            found = cursor.batches(f"SELECT {selected(columns)} FROM {rows} ORDER BY {names}")
+            yield from pieces(found, self._settings.rows_fetched)
 
     def delete(self, end: Position) -> None:
         self._desk.change(f"DELETE FROM {self._batches.given_out(end, end.done, None)}")
@@ -261,12 +261,11 @@ class PostgresTable:
         self._watch.note(horizon, self._desk.rows)
         return horizon
 
-    def _wait_for_replica(self, cursor: Any, at_least: int) -> None:
+    def _wait_for_replica(self, cursor: Cursor, at_least: int) -> None:
         """The task's connection may have been led to another server than the driver's."""
         deadline_s = time.monotonic() + _LAG_PATIENCE_S
         while True:
-            cursor.execute(_HORIZON)
-            xid, next_xid = cursor.fetchone()
+            ((xid, next_xid),) = cursor.rows(_HORIZON)
             if xid >= at_least:
                 break
             if time.monotonic() > deadline_s:

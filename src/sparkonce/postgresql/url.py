@@ -1,4 +1,4 @@
-"""How a PostgreSQL is reached, whether it is read or written: URLs, patience, and its own words.
+"""How a PostgreSQL is reached, whether it is read or written.
 
 A URL may have a password in it, and libpq's words about a URL that it can't parse quote it. So URLs
 are checked here, and nothing of them is repeated.
@@ -6,6 +6,7 @@ are checked here, and nothing of them is repeated.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,20 +15,17 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from sparkonce.errors import ConfigError
+from sparkonce.redaction import keep_secret
 
-Connection = psycopg.Connection[Any]
-
-PATIENCE_S: Final = 60.0
-"""For a server that restarts; a batch that is under way waits for it."""
-PAUSE_S: Final = 0.2
 _ALIVE: Final = {
     "connect_timeout": "10",
     # A server that has gone without a word is noticed in half a minute.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
+    # Keepalives are not sent while something that was sent is not acknowledged.
+    "tcp_user_timeout": "30000",
 }
-_HOPELESS: Final = ("authentication failed", "does not exist", "no pg_hba.conf entry")
 _LOOKS_LIKE: Final = "url looks like postgresql://user:password@host:5432/database"
 _OPTIONS: Final = "give them by the options user and password"
 _SCHEMES: Final = ("postgresql://", "postgres://")
@@ -78,7 +76,16 @@ def conninfo(url: str, user: str | None, password: str | None) -> dict[str, Any]
         raise ConfigError(
             f"url is not understood: there is an @ in the place of the host. {_LOOKS_LIKE}"
         )
-    return {**_ALIVE, **found, **given}
+    info = {**_ALIVE, **found, **given}
+    keep_secrets(info)
+    return info
+
+
+def keep_secrets(info: Mapping[str, Any]) -> None:
+    """Nobody says them from now on. A user may be his own password: that is no secret."""
+    public = {str(value) for name, value in info.items() if name not in _SECRETS}
+    for secret in (*(info.get(name) for name in _SECRETS), os.environ.get("PGPASSWORD")):
+        keep_secret(None if secret is None else str(secret), public)
 
 
 def _misread(url: str) -> str | None:
@@ -116,25 +123,3 @@ def _parsed(url: str) -> dict[str, Any] | None:
         return dict(conninfo_to_dict(url))
     except psycopg.Error:
         return None
-
-
-def redacted(text: str, info: Mapping[str, Any]) -> str:
-    """Without the passwords of a `conninfo`, whoever says so."""
-    public = {str(value) for name, value in info.items() if name not in _SECRETS}
-    for name in _SECRETS:
-        secret = str(info.get(name) or "")
-        if secret and secret not in public:
-            text = text.replace(secret, "***")
-    return text
-
-
-def is_hopeless(error: Exception) -> bool:
-    """Whether waiting does not mend it; libpq gives no code for who was not let in."""
-    return any(each in str(error) for each in _HOPELESS)
-
-
-def message(error: psycopg.Error) -> str:
-    """The server's own words, in one line."""
-    said = error.diag.message_primary or str(error)
-    detail = error.diag.message_detail
-    return " ".join(f"{said} ({detail})".split()) if detail else " ".join(said.split())
