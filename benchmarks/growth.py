@@ -246,6 +246,7 @@ def _refusing_duckdb(folder: Path, name: str) -> Sink:
 READS: Final[dict[str, dict[str, str]]] = {
     "xmin alone": {},
     "keyLag": {"keyLag": "0"},
+    "updateColumn": {"updateColumn": "changed"},
     "transactionColumn": {"transactionColumn": "xid"},
     "updateColumn, transactionColumn": {"transactionColumn": "xid", "updateColumn": "changed"},
 }

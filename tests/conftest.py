@@ -118,7 +118,9 @@ def spark() -> Iterator[SparkSession]:
     """One Spark for all tests that may share it."""
     os.environ["SPARKONCE_HISTORY"] = ""
     # Python workers import what jobs are made of.
-    os.environ["PYTHONPATH"] = str(Path(jobs.__file__).parent)
+    # The same sources as here, wherever another tree of the project is installed.
+    sources = [Path(jobs.__file__).parent, Path(sparkonce.__file__).parents[1]]
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, sources))
     spark = sparkonce.session("tests", "local[2]")
     yield spark
     spark.stop()

@@ -69,4 +69,4 @@ def versions(root: Path, app_id: str) -> list[int]:
 
 def files(root: Path) -> set[str]:
     """Parquet files that are there, whether the table has them or not."""
-    return {path.name for path in root.glob("*.parquet")}
+    return {path.name for path in root.rglob("*.parquet")}

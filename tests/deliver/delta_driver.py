@@ -22,7 +22,7 @@ def main(folder: str, kind: str) -> None:
             write(store, epoch, [number + 1], number + 1)
         except (StoreError, FileNotFoundError):
             # Its stage was removed by who took over; run again, it will learn so.
-            write(store, epoch, [number + 1], number + 1)
+            write(store, epoch, [number + 1], number + 1, attempt=0)
         number += 1
         print(number, flush=True)
 

@@ -22,8 +22,9 @@ from sparkonce.deliver.target import TableTarget
 ID, NAME = StructField("id", LongType()), StructField("name", StringType())
 FIELDS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 UPSERTS = {"writeMode": "upsert", "keyColumns": "id"}
-KINDS = ["files", "rows", "upsert"]
-"""The three ways into a table: files as they are, rows through delta-rs, and a merge."""
+KINDS = ["files", "partitions", "rows", "upsert", "merge"]
+"""The ways into a table: files as they are, whole or by partition; rows through delta-rs; files
+written anew, and delta-rs's merge."""
 
 
 class DeltaFolder:
@@ -58,12 +59,19 @@ class DeltaFolder:
         return store, store.take_over().epoch
 
     def open_kind(self, kind: str) -> tuple[DeltaStore, int]:
-        if kind == "rows":
+        if kind == "partitions":
             DeltaTable.create(self.path, FIELDS, mode="ignore", partition_by="name")
-        return self.open(**(UPSERTS if kind == "upsert" else {}))
+        if kind in ("rows", "merge") and not DeltaTable.is_deltatable(str(self.path)):
+            DeltaTable.create(self.path, FIELDS)
+            self.table().alter.add_constraint({"some": "id > 0"})
+        return self.open(**options_of(kind))
 
     def table(self) -> DeltaTable:
         return DeltaTable(self.path)
+
+
+def options_of(kind: str) -> dict[str, str]:
+    return UPSERTS if kind in ("upsert", "merge") else {}
 
 
 def stage(
@@ -75,14 +83,22 @@ def stage(
     return Part(attempt, name, batch.num_rows, batch.nbytes)
 
 
-def write(store: DeltaStore, epoch: int, ids: Sequence[int], number: int, name: str = "a") -> None:
+def write(
+    store: DeltaStore,
+    epoch: int,
+    ids: Sequence[int],
+    number: int,
+    name: str = "a",
+    attempt: int | None = None,
+) -> None:
     """One batch, as the sink does it."""
-    part = stage(store, epoch, [{"id": id_, "name": name} for id_ in ids], attempt=number)
+    attempt = number if attempt is None else attempt
+    part = stage(store, epoch, [{"id": id_, "name": name} for id_ in ids], attempt)
     transaction = store.begin(epoch)
     transaction.load([part])
     transaction.note(replace(ENTRY, number=number, batch=number), SOURCES)
     transaction.commit()
-    store.discard(epoch, number)
+    store.discard(epoch, attempt)
 
 
 def ids(database: DeltaFolder) -> list[int]:

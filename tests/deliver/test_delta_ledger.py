@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql.types import BooleanType, StructField
 
 import delta_log
-from deliver.delta_folder import FIELDS, KINDS, UPSERTS, DeltaFolder, ids, stage, write
+from deliver.delta_folder import FIELDS, KINDS, UPSERTS, DeltaFolder, ids, options_of, stage, write
 from sparkonce.deliver.conformance import ENTRY, SOURCES
 from sparkonce.deliver.store import Part, StoreError
 from sparkonce.errors import FencedError, OutcomeUnknown
@@ -142,7 +142,7 @@ def test_a_commit_that_happened_before_another_driver_took_over(
 ) -> None:
     """It is not the pipeline's last any more when its driver looks. Its files are the table's."""
     store, epoch = database.open_kind(kind)
-    other = database.store(**(UPSERTS if kind == "upsert" else {}))
+    other = database.store(**options_of(kind))
     transaction = store.begin(epoch)
     transaction.load([stage(store, epoch, [{"id": 1, "name": "a"}])])
     transaction.note(ENTRY, SOURCES)
@@ -191,7 +191,7 @@ def test_a_stage_that_is_not_whole(database: DeltaFolder) -> None:
     part = stage(store, epoch, [{"id": 1, "name": "a"}])
     with pytest.raises(StoreError, match="2 rows"):
         store.begin(epoch).load([replace(part, records=2)])
-    Path(part.name).write_bytes(b"PAR1")
+    next(Path(part.name).iterdir()).write_bytes(b"PAR1")
     with pytest.raises(StoreError, match="share"):
         store.begin(epoch).load([part])
     store.discard(epoch, 1)

@@ -102,17 +102,18 @@ def by_id(path: Path) -> list[dict[str, Any]]:
 # -- types ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["files", "rows", "upsert"])
+@pytest.mark.parametrize("kind", ["files", "rows", "upsert", "merge"])
 def test_values_of_all_types(tmp_path: Path, kind: str) -> None:
     """As an executor hands them over whose session is elsewhere than in UTC."""
     schema = t.StructType([t.StructField(name, type_) for name, type_ in TYPES.items()])
-    options = {"writeMode": "upsert", "keyColumns": "id"} if kind == "upsert" else {}
+    upserts = kind in ("upsert", "merge")
+    options = {"writeMode": "upsert", "keyColumns": "id"} if upserts else {}
     store, epoch = open_store(tmp_path, schema, **options)
-    if kind == "rows":
+    if kind in ("rows", "merge"):
         DeltaTable(tmp_path).alter.add_constraint({"small": "id < 100"})
     arrow = to_arrow_schema(schema, timezone="Europe/Berlin")
     write(store, epoch, pa.RecordBatch.from_pylist([ROW, NULLS], schema=arrow))
-    if kind == "upsert":
+    if upserts:
         write(store, epoch, pa.RecordBatch.from_pylist([ROW, NULLS], schema=arrow), attempt=2)
     assert by_id(tmp_path) == [ROW, NULLS]
     there = DeltaTable(tmp_path).to_pyarrow_table().sort_by("id")
@@ -206,13 +207,17 @@ MORE = t.StructType(
 NEW = {"local.at": dt.datetime(2026, 7, 1), "list": [1, None]}
 
 
-@pytest.mark.parametrize("kind", ["files", "rows", "upsert"])
+@pytest.mark.parametrize("kind", ["files", "rows", "upsert", "merge", "partitions"])
 def test_a_column_that_is_new_in_the_dataframe(tmp_path: Path, kind: str) -> None:
     """Added, it is null in the rows that are there; a query that runs goes on without it."""
-    if kind == "rows":
-        DeltaTable.create(tmp_path, Schema([Field("id", "long"), Field("name", "string")]))
+    if kind in ("rows", "merge", "partitions"):
+        fields = Schema([Field("id", "long"), Field("name", "string")])
+        by = ["name"] if kind == "partitions" else None
+        DeltaTable.create(tmp_path, fields, partition_by=by)
+    if kind in ("rows", "merge"):
         DeltaTable(tmp_path).alter.add_constraint({"small": "id < 100"})
-    options = {"writeMode": "upsert", "keyColumns": "id"} if kind == "upsert" else {}
+    upserts = kind in ("upsert", "merge")
+    options = {"writeMode": "upsert", "keyColumns": "id"} if upserts else {}
     before, epoch = open_store(tmp_path, PAIR, txnAppId="before", **options)
     write(before, epoch, pairs((1, "a")))
     with pytest.raises(ConfigError, match=r"no column local\.at, list.*mergeSchema"):

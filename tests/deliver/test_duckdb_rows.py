@@ -324,6 +324,20 @@ def test_a_column_that_is_new_in_the_dataframe(file: Warehouse) -> None:
     assert file.rows("id, name, more") == [(1, "a", 5)]
 
 
+def test_a_column_whose_name_differs_by_its_letters_case_is_the_same(file: Warehouse) -> None:
+    """To DuckDB; nothing is added."""
+    file.execute("CREATE TABLE target (id bigint, NAME varchar)")
+    file.write(file.store(mergeSchema="true"), [{"id": 1, "name": "a"}])
+    assert file.rows("*") == [(1, "a")]
+
+
+def test_columns_that_are_missing_are_all_named(file: Warehouse) -> None:
+    file.execute("CREATE TABLE target (id bigint)")
+    more = StructType([ID, NAME, StructField("more", LongType())])
+    with pytest.raises(ConfigError, match=r"no column name, more"):
+        file.store(more).prepare()
+
+
 def test_a_column_that_is_new_in_the_table(file: Warehouse) -> None:
     file.execute("CREATE TABLE target (id bigint, name varchar, more bigint DEFAULT 7)")
     file.write(file.store(), [{"id": 1, "name": "a"}])

@@ -51,7 +51,7 @@ def run_tool(runtime: Runtime, *options: str) -> str:
         text=True,
     )
     assert said.returncode == 0, said.stderr
-    assert "4.3.1" in said.stdout
+    assert "4.2.1" in said.stdout
     return said.stdout
 
 

@@ -2,7 +2,7 @@
 
     scripts/mutants [NAME…] [--seeds 3] [--json mutants.json] [--table] [--list]
 
-Each mutant is a sabotaged copy of the product. It runs under the cell of the quick preset that it
+Each mutant is a sabotaged copy of the product. It runs under the cell of a preset that it
 belongs to, once for each seed, the seeds side by side. It is noticed where the verdict is that the
 promise was broken, or a control weak; a pipeline that only fails does not count. The product as it
 is runs under the same cells and seeds, and must keep its promise. Names may be parts of names.

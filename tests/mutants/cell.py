@@ -1,4 +1,4 @@
-"""Runs cells of the quick preset on the product that is on Python's path: `python -m mutants.cell`.
+"""Runs cells of a preset on the product that is on Python's path: `python -m mutants.cell`.
 
 In a process of its own, started by `measure` with a mutant's copy of the product. All trials of all
 seeds go in rounds, side by side, as in the quick preset itself; a schedule that broke the promise
@@ -80,21 +80,23 @@ def main() -> None:
 
 
 def draw(cells: Sequence[Cell], seeds: Sequence[int]) -> list[Drawn]:
-    """As the quick preset draws the cells from each of the seeds."""
+    """As a preset draws the cells from each of the seeds: the quick one, and what the full one
+    begins with beside it."""
     numbers = itertools.count(1)
     return [
         Drawn(replace(trial, number=next(numbers)), cell, seed)
         for cell in cells
         for seed in seeds
-        for trial in _of_quick(cell, seed)
+        for trial in _of_preset(cell, seed)
     ]
 
 
-def _of_quick(cell: Cell, seed: int) -> list[Trial]:
+def _of_preset(cell: Cell, seed: int) -> list[Trial]:
     wish = Wish(
         pipelines=tuple(_pipelines(cell.pipeline)),
         seed=seed,
         brokers=BROKERS,
+        minutes=1.0,  # the full preset, of which only the beginning is taken
         only=(cell.pipeline, cell.guarantee, cell.family),
     )
     found = [
@@ -102,7 +104,7 @@ def _of_quick(cell: Cell, seed: int) -> list[Trial]:
         for trial in Presets(wish).first(itertools.count(1), ())
         if Cell(trial.name, trial.guarantee.value, trial.family) == cell
     ]
-    assert found, f"the quick preset has no cell {cell}"
+    assert found, f"no preset has a cell {cell}"
     return found
 
 

@@ -1,4 +1,4 @@
-"""Measures one mutant: a copy of the product, sabotaged, under its cell of the quick preset.
+"""Measures one mutant: a copy of the product, sabotaged, under its cell of a preset.
 
 Driver, tasks and the verifier's host processes all take the product from the copy, by PYTHONPATH;
 the verifier's own modules are the same in it. Everything that a run leaves is below one temporary

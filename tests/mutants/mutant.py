@@ -18,7 +18,8 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of the quick preset: all that `--only` says of a trial."""
+    """A cell of the quick preset, or one more that the full preset begins with: all that `--only`
+    says of a trial."""
 
     pipeline: str
     guarantee: str

@@ -10,6 +10,15 @@ _TIMEOUT = Cell("producer", "exactly_once", "timeout")
 _COORDINATOR_AWAY = Cell("producer", "exactly_once", "coordinator")
 _LATE = Cell("producer", "exactly_once", "late")
 _VERSION_1 = Cell("producer, version 1, unverified", "exactly_once", "network")
+_LATE_VERSION_1 = (
+    Cell("producer, version 1, unverified", "exactly_once", "late"),
+    Cell("joined producers, version 1, unverified", "exactly_once", "late"),
+)
+_LAST_EPOCHS = (
+    Cell("producer, last epochs", "exactly_once", "epochs"),
+    Cell("producer, version 1, last epochs", "exactly_once", "epochs"),
+)
+_EXPIRY = Cell("producer, ids expire", "exactly_once", "expiry")
 
 _SENDER, _LANE = "produce/sender.py", "produce/lane.py"
 _COORDINATOR, _TRANSACTIONAL = "produce/coordinator.py", "produce/transactional.py"
@@ -69,6 +78,31 @@ PRODUCING = (
                 "            return self._end(batch, DeliveryFailed(why, code), _NO_OFFSET)\n"
                 "        if lane.transactional:\n"
                 "            return self._end(batch, None, _NO_OFFSET)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="an outcome before its failure",
+        sabotages="Whoever waits for records is told of their outcome before the failure that "
+        "follows from it is set: the commit may look in between, here for as long as a busy "
+        "machine may take",
+        cells=(_LATE,),
+        changes=(
+            Change(
+                _SENDER,
+                """        with self._changed:
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+        self._end(batch, failure, _NO_OFFSET)
+        self._drop_all(failure)
+""",
+                """        self._end(batch, failure, _NO_OFFSET)
+        self._drop_all(failure)
+        time.sleep(0.05)
+        with self._changed:
+            self._failure = self._failure or failure
+            self._changed.notify_all()
+""",
             ),
         ),
     ),
@@ -193,6 +227,75 @@ PRODUCING = (
                 _TRANSACTIONAL,
                 "            if self._sent or self._shared:\n                self._next(",
                 "            if False:\n                self._next(",
+            ),
+        ),
+    ),
+    Mutant(
+        name="an abort leaves the epoch",
+        sabotages="Under transaction version 1 an attempt is aborted by EndTxn alone, and its "
+        "markers have its own epoch: what arrives late of it is in the next transaction",
+        cells=_LATE_VERSION_1,
+        changes=(
+            Change(
+                _OWNERSHIP,
+                "        if self._coordinator.transaction_version >= 2:\n",
+                "        if True:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a forgotten id is one's own",
+        sabotages="A producer whose transactional id the cluster has forgotten takes it again, and "
+        "goes on where it was, whoever has had it meanwhile",
+        cells=(_EXPIRY,),
+        changes=(
+            Change(
+                _OWNERSHIP,
+                "        if found in (Standing.OPEN, Standing.CURRENT):\n",
+                "        if found in (Standing.OPEN, Standing.CURRENT, Standing.EXPIRED):\n",
+            ),
+            Change(
+                _OWNERSHIP,
+                "        if found in (Standing.CURRENT, Standing.OPEN) and not is_refused:\n",
+                "        is_ours = found in (Standing.CURRENT, Standing.OPEN) and not is_refused\n"
+                "        if is_ours or found is Standing.EXPIRED:\n",
+            ),
+            Change(
+                _OWNERSHIP,
+                "if raised.producer_id != former.producer_id and former.epoch < EPOCH_MAX:",
+                "if False:",
+            ),
+            Change(
+                _OWNERSHIP,
+                "            return _expired(who, code, commit_maybe_taken)\n",
+                "            return TransactionTimedOut(str(who), code)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="another producer id for anybody",
+        sabotages="A producer whose epochs are used up asks for another producer id as anybody "
+        "may, and not as the one it was, and so takes over from its successor",
+        cells=_LAST_EPOCHS,
+        changes=(
+            Change(
+                _TRANSACTIONAL,
+                "        if looks_first and not self._needs_epoch:\n",
+                "        is_last = self._known().epoch >= EPOCH_MAX - 1\n"
+                "        if looks_first and not self._needs_epoch and not is_last:\n",
+            ),
+            Change(
+                _TRANSACTIONAL,
+                "            self._identity = ownership.raise_epoch(who, Begun.NO, "
+                "looks_first=looks_first)\n",
+                "            raise_epoch = ownership.raise_epoch\n"
+                "            self._identity = self._coordinator.init() if is_last else raise_epoch("
+                "who, Begun.NO, looks_first=looks_first)\n",
+            ),
+            Change(
+                _TRANSACTIONAL,
+                "            self._identity = ownership.raise_epoch(self._known(), Begun.NO)\n",
+                "            self._identity = self._coordinator.init()\n",
             ),
         ),
     ),

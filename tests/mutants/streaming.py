@@ -121,6 +121,24 @@ STREAMING = (
         ),
     ),
     Mutant(
+        name="dead letters at once",
+        sabotages="Tasks with partitions of their own do not take turns at the dead letters', and "
+        "nobody looks whether they met there: brokers take the second one's for a batch sent again",
+        cells=(Cell("dead letters", "exactly_once", "coordinator"),),
+        changes=(
+            Change(
+                _TASK,
+                "        return self.in_turns or topic == self.dead_letter_topic\n",
+                "        return self.in_turns\n",
+            ),
+            Change(
+                _KAFKA,
+                "            if isinstance(layout, Apart) and self._in_transaction:\n",
+                "            if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="what was aborted is read",
         sabotages="The source reads records of transactions that were aborted",
         cells=(_NETWORK,),

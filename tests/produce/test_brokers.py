@@ -12,17 +12,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
 from oracle import Watcher, read, settle
 from sparkonce import Delivery, Producer, TransactionalProducer
-from sparkonce.errors import AbortableError, BrokerError, DeliveryFailed, OutcomeUnknown
+from sparkonce.errors import (
+    AbortableError,
+    BrokerError,
+    DeliveryFailed,
+    OutcomeUnknown,
+    TransactionTimedOut,
+)
 from sparkonce.local import LocalKafka
 from sparkonce.produce import State
 from sparkonce.verify import FaultProxy
+from sparkonce.verify.readers import transaction_state
 from workload import PARTITIONS, Outcome, check_exactly_once, rows, write
 
 SMALL_BATCHES = {"batch.size": 2048, "max.request.size": 8192}
@@ -99,6 +106,47 @@ def test_the_coordinator_killed_in_mid_transaction(kafka3: LocalKafka, safe_topi
         lambda: kafka3.start_broker(victim),
     ]
     write_while(kafka3, safe_topic, steps)
+
+
+def until_aborted(servers: str, transactional_id: str) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (state := transaction_state(servers, transactional_id)) != "CompleteAbort":
+        assert time.monotonic() < deadline_s, f"{transactional_id} stays in state {state}"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_lone_broker_times_out_while_it_comes_back_stays_invisible(version: int) -> None:
+    """Kafka 4.3.0 and 4.3.1 write no markers into partitions that have no leader just then, and
+    call the transaction ended (KAFKA-20734): the next commit makes visible what was aborted."""
+    names = [f"lone-{number}" for number in range(8)]
+    often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+    with (
+        LocalKafka(1, transaction_version=version, properties=often) as kafka,
+        ExitStack() as producers,
+    ):
+        servers = kafka.bootstrap_servers
+        settings = {"bootstrap.servers": servers, "transaction.timeout.ms": 5000}
+        writers: dict[str, TransactionalProducer] = {}
+        for name in names:
+            kafka.create_topic(name, 16)  # it takes its time to make leaders of them all
+            named = TransactionalProducer({**settings, "transactional.id": name})
+            writers[name] = producers.enter_context(named)
+            writers[name].init_transactions()
+        for name, writer in writers.items():
+            writer.begin_transaction()
+            writer.produce(name, b"undone")
+            writer.flush()
+        kafka.kill_broker(1)
+        kafka.start_broker(1)
+        for name, writer in writers.items():
+            until_aborted(servers, name)
+            with pytest.raises(TransactionTimedOut):
+                writer.commit_transaction()
+            writer.abort_transaction()
+            with writer.transaction():
+                writer.produce(name, b"done")
+        for name in names:
+            assert [seen.value for seen in read(servers, name)] == [b"done"]
 
 
 def test_all_brokers_restarted_one_after_the_other(kafka3: LocalKafka, safe_topic: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -25,7 +26,7 @@ from parts import wait_until
 from sparkonce import TransactionalProducer
 from sparkonce.errors import Unreachable
 from sparkonce.local import LocalKafka
-from sparkonce.verify import DelayRequest, FaultProxy, LoseRequest
+from sparkonce.verify import DelayRequest, DuplicateRequest, FaultProxy, LoseRequest
 
 VERIFICATION = "transaction.partition.verification.enable"
 LATE = "late"
@@ -67,7 +68,7 @@ def proxy(cluster: LocalKafka) -> Iterator[FaultProxy]:
         yield running
 
 
-def _release(proxy: FaultProxy, held: DelayRequest) -> None:
+def _release(proxy: FaultProxy, held: DelayRequest | DuplicateRequest) -> None:
     """Let the broker have what was held back, and wait for its answer."""
     admin = AdminClient({"bootstrap.servers": proxy.bootstrap_servers})
     admin.list_consumer_groups().result(PATIENCE_S)
@@ -126,3 +127,32 @@ def test_what_arrives_behind_an_abort_is_refused(
         owner.produce(topic, "again", partition=next_partition)
     assert values(servers, topic) == [b"again"]
     assert hanging(servers, topic) == []
+
+
+def test_offsets_that_arrive_again_behind_their_commit_keep_nobody_from_reading_the_group(
+    cluster: LocalKafka, topic: str, proxy: FaultProxy
+) -> None:
+    """Left undecided, they would be for ever: no transaction is open that could end them."""
+    group = f"group-{topic}"
+    again = DuplicateRequest("TxnOffsetCommit", until=RELEASE)
+    proxy.add(again)
+    settings = {"bootstrap.servers": proxy.bootstrap_servers, "transactional.id": group}
+    with TransactionalProducer(settings) as first:
+        first.init_transactions()
+        with first.transaction():
+            first.produce(topic, "once", partition=0)
+            first.send_offsets_to_transaction({(topic, 0): 7}, group)
+    _release(proxy, again)
+    direct = {**settings, "bootstrap.servers": cluster.bootstrap_servers}
+    with TransactionalProducer(direct) as second:
+        second.init_transactions()
+        committed = second.committed_offsets(group)
+        assert {place: found.offset for place, found in committed.items()} == {(topic, 0): 7}
+        with second.transaction():
+            second.produce(topic, "twice", partition=0)
+            second.send_offsets_to_transaction({(topic, 0): 8}, group)
+    assert values(cluster.bootstrap_servers, topic) == [b"once", b"twice"]
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0)])
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    (told,) = admin.list_consumer_group_offsets([asked], require_stable=True).values()
+    assert [part.offset for part in told.result(PATIENCE_S).topic_partitions] == [8]

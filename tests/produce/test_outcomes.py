@@ -12,9 +12,16 @@ import pyarrow as pa
 import pytest
 
 from oracle import read, values
-from parts import a_producer, a_topic
+from parts import a_producer, a_topic, wait_until
 from sparkonce import Delivery, Producer
-from sparkonce.errors import AbortableError, BrokerError, DeliveryFailed, FatalError, Unreachable
+from sparkonce.errors import (
+    AbortableError,
+    BrokerError,
+    DeliveryFailed,
+    FatalError,
+    StateError,
+    Unreachable,
+)
 from sparkonce.local import LocalKafka
 from sparkonce.produce import State
 from sparkonce.produce.identity import EPOCH_MAX
@@ -96,6 +103,69 @@ def test_what_delivery_callbacks_write_is_in_the_transaction(
         ]
 
 
+def test_what_a_callback_writes_during_the_commit_may_fail_it(kafka: LocalKafka) -> None:
+    """It has its outcome, and nobody is left to be told, when the commit looks what is left."""
+    told: list[BrokerError | None] = []
+    with (
+        a_topic(kafka, partitions=1, config=COMPACTED) as compacted,
+        a_topic(kafka, partitions=1) as plain,
+        a_producer(kafka) as producer,
+    ):
+
+        def write_badly(error: BrokerError | None, delivery: Delivery) -> None:
+            told.append(error)
+            rows = pa.table({"value": ["no key"]})
+            producer.produce_arrow(compacted, rows, on_delivery=lambda e, _: told.append(e))
+            wait_until(lambda: producer._sender.is_idle, "it is refused")
+
+        producer.begin_transaction()
+        producer.produce(plain, "good", on_delivery=write_badly)
+        with pytest.raises(AbortableError, match="Abort the transaction"):
+            producer.commit_transaction()
+        assert producer.state is State.MUST_ABORT
+        producer.abort_transaction()
+        assert values(kafka.bootstrap_servers, plain) == []
+        assert [type(error) for error in told] == [type(None), AbortableError]
+        with producer.transaction():
+            producer.produce(plain, "good again")
+        assert values(kafka.bootstrap_servers, plain) == [b"good again"]
+
+
+def test_what_another_thread_writes_when_the_commit_has_begun_is_refused(
+    kafka: LocalKafka, plain_topic: str
+) -> None:
+    """And not kept for the next transaction: the last look and the end of writing are one step."""
+    refused: list[BaseException] = []
+    with a_producer(kafka) as producer:
+
+        def write() -> None:
+            try:
+                producer.produce(plain_topic, "late")
+            except StateError as error:
+                refused.append(error)
+
+        producer.begin_transaction()
+        producer.produce(plain_topic, "in time")
+        other = threading.Thread(target=write)
+        with producer._rows_lock:  # the other one has looked at the state, and waits to be let in
+            checked = threading.Event()
+            need_writable = producer._need_writable
+
+            def looked() -> None:
+                need_writable()
+                checked.set()
+
+            producer._need_writable = looked  # type: ignore[method-assign]
+            other.start()
+            assert checked.wait(PATIENCE_S)
+            producer.commit_transaction()
+        other.join(PATIENCE_S)
+        assert len(refused) == 1
+        with producer.transaction():
+            pass  # nothing was kept for it
+        assert values(kafka.bootstrap_servers, plain_topic) == [b"in time"]
+
+
 @contextmanager
 def _stuck(kafka: LocalKafka, topic: str) -> Iterator[tuple[Producer, FaultProxy]]:
     """A producer whose records never arrive."""
@@ -138,6 +208,7 @@ def test_who_waits_is_told_when_the_client_ends(
         waiting.join(PATIENCE_S)
         assert not waiting.is_alive(), "it waits for ever"
         if end == "broken":
+            producer._client._thread.join(PATIENCE_S)  # its error is told behind the outcomes
             threading.excepthook = hook
         (error,) = told
         assert type(error) is (Unreachable if end == "closed" else FatalError)

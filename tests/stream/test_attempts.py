@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from oracle import hanging, read, settle, values
 from sparkonce.local import LocalKafka
+from sparkonce.stream import desk
 from stream_jobs import COUNT, EXPECTED, PROVIDERS, STORE, MakeJob, jobs_on, sums_told, write
 
 
@@ -137,6 +139,32 @@ def test_a_batch_that_outlasts_its_transaction_is_run_again_and_told_what_to_tur
         assert "raise transaction.timeout.ms" in caplog.text
         assert sorted(values(servers, target)) == EXPECTED
         assert hanging(servers, target) == []
+
+
+def test_a_task_that_hangs_before_its_turn_is_waited_for_as_long_as_a_transaction(
+    spark: SparkSession, new_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has written by then, so that the transaction is open."""
+    monkeypatch.setattr(desk, "OUTLASTED_S", 0.0)
+    job, hung, written = new_job(count=40), tmp_path / "hung", tmp_path / "written"
+
+    def hang_once(value):  # type: ignore[no-untyped-def]  # hints would choose the kind of UDF
+        if value == "000007" and not hung.exists():
+            while not written.exists():
+                time.sleep(0.01)
+            hung.touch()
+            time.sleep(600)
+        return value
+
+    def tell(point: str) -> None:
+        if point == "produce:first":
+            written.touch()
+
+    text = F.col("value").cast("string")
+    rows = job.read(spark).select(F.udf(hang_once, "string")(text).alias("value"))
+    (report,) = write(job, rows, observe=tell, **{"kafka.transaction.timeout.ms": 3000})
+    assert (report.attempts, report.outcome, report.records) == (2, "committed", 40)
+    assert hung.exists()
 
 
 def test_rows_that_do_not_lie_as_the_plan_said_are_written_in_turns(

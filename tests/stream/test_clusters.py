@@ -77,7 +77,7 @@ def test_what_an_executor_remembers_of_a_lost_attempt_is_not_gone_on_from(
         ended(driver, job)
     assert [*sums_told(job).values()] == [[4000, 8000, 10000]] * 10
     # State that has ids needs none.
-    is_renewed = "the query goes on in a new run" in job.log.read_text()
+    is_renewed = "it goes on in a new run" in job.log.read_text()
     assert is_renewed == (store == "hdfs")
     assert hanging(job.servers, job.target) == []
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+import sparkonce.stream.desk
 from sparkonce.errors import SparkonceError
 from sparkonce.stream.claim import Place, SecondAttempt, agreed_counts, claim
 from sparkonce.stream.desk import Desk
@@ -222,6 +223,43 @@ def test_a_task_that_stands_still_with_a_turn_is_named_to_those_who_wait() -> No
     assert "has held its turn at t-0 for more than 0.2 s" in told["doom"]
     assert desk.trouble == told["doom"]
     desk.close()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is added to the time that a transaction has."""
+    monkeypatch.setattr(sparkonce.stream.desk, "OUTLASTED_S", 0.0)
+
+
+def test_tasks_that_outlast_their_transaction_are_ended(desk: Desk, at_once: None) -> None:
+    ended = threading.Event()
+    attempt = desk.open()
+    with (
+        desk.bounded(0.2, ended.set),
+        claim(desk.place, attempt, 0, 1) as writing,
+        claim(desk.place, attempt, 1, 2),
+    ):
+        writing.tell({"writes": True})
+        assert ended.wait(DEADLINE_S)
+        told = str(desk.trouble)
+    assert told.startswith("task 0 (task attempt 1, process ")
+    assert ", task 1 (task attempt 2, process " in told
+    assert "did not come to an end in transaction.timeout.ms=200 behind the attempt's first" in told
+
+
+def test_tasks_that_have_written_nothing_may_take_their_time(desk: Desk, at_once: None) -> None:
+    """Nor is anything ended behind them."""
+    ended = threading.Event()
+    attempt = desk.open()
+    with desk.bounded(0.0, ended.set), claim(desk.place, attempt, 0, 1) as task:
+        for _ in range(3):  # the desk has looked in between
+            task.tell({"counts": {}})
+            assert task.read() == {"counts": {}}
+    with claim(desk.place, attempt, 1, 2) as late:
+        late.tell({"writes": True})
+        late.tell({"counts": {}})
+        assert late.read() == {"counts": {}}
+    assert (ended.is_set(), desk.trouble) == (False, None)
 
 
 def test_all_tasks_of_an_attempt_count_the_same_partitions(desk: Desk) -> None:

@@ -1,6 +1,6 @@
 """Across the end of a producer id's epochs: after 32,766 transactions it is another one.
 
-Ids are planted a few transactions before it (`epochs`), on a broker for each version.
+Ids are planted a few transactions before it (`verify.epochs`), on a broker for each version.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from epochs import plant
 from jobs import Job, apart
 from oracle import hanging, settle, values
 from parts import a_producer, a_topic, wait_until
@@ -27,6 +26,7 @@ from sparkonce.produce.identity import EPOCH_MAX
 from sparkonce.produce.ownership import Begun
 from sparkonce.produce.questions import NotYet
 from sparkonce.verify import DelayRequest, DelayResponse, Fault, FaultProxy, LoseResponse
+from sparkonce.verify.epochs import plant
 from stream_jobs import EXPECTED, MakeJob, Reports, jobs_on
 
 PATIENCE_S = 60.0

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+import sparkonce
 from jobs import Job
+from oracle import values
 from parts import wait_until
 from sparkonce.errors import SparkonceError, Unreachable
-from sparkonce.stream import writer
+from sparkonce.stream import batch, writer
 from sparkonce.stream.runs import RenewedQuery
-from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, sums_told, write
+from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, Reports, fill, sums_told, write
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -27,7 +29,8 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(autouse=True)
 def as_on_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one process has all executors, none remembers what another has not seen."""
-    monkeypatch.setattr(writer, "_is_one_process", lambda spark: False)
+    for each in (batch, writer):
+        monkeypatch.setattr(each, "is_one_process", lambda context: False)
 
 
 @pytest.fixture
@@ -170,6 +173,23 @@ def test_a_new_run_that_cannot_start_tells_why(
     assert not query.isActive
 
 
+def test_who_waits_is_told_where_nobody_supervises_the_query_any_more(
+    by_version: SparkSession, new_job: MakeJob, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    may = tmp_path / "may"
+    query = new_job(kind="counting").start(by_version, FailsOnce(may))
+
+    def fail() -> bool:
+        raise ConnectionError("Spark's JVM does not answer")
+
+    monkeypatch.setattr(query, "_ended_as_spent", fail)
+    may.touch()
+    with pytest.raises(ConnectionError, match="JVM does not answer"):
+        query.awaitTermination()
+    assert not query.isActive
+    query.stop()
+
+
 def test_a_query_that_is_stopped_while_its_run_is_renewed_ends_without_an_error(
     by_version: SparkSession, new_job: MakeJob
 ) -> None:
@@ -195,6 +215,64 @@ def test_state_named_by_ids_needs_no_new_run(spark: SparkSession, new_job: MakeJ
     query.awaitTermination()
     assert query.runId == first
     assert {sums[-1] for sums in sums_told(job).values()} == {COUNT // 10}
+
+
+class Once:
+    """Fails at the first record of a task, once in all processes."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __call__(self, point: str) -> None:
+        if point == "produce:first" and not self.marker.exists():
+            self.marker.touch()
+            raise RuntimeError("the disk of this executor is on fire")
+
+
+def twice_shuffled(rows: DataFrame) -> DataFrame:
+    # Of two that have nothing between them Spark makes one.
+    once = rows.repartition(2, "value").selectExpr("concat(cast(value as string), '!') value")
+    return once.repartition(3)
+
+
+def test_what_was_shuffled_twice_is_not_kept_behind_tasks_that_failed(
+    spark: SparkSession, new_job: MakeJob, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = new_job(count=40)
+    (failed, report) = write(
+        job, twice_shuffled(job.frame(spark)[0]), observe=Once(tmp_path / "failed")
+    )
+    assert (failed.outcome, report.outcome, report.records) == ("failed", "committed", 40)
+    assert "on fire" in failed.error
+    assert caplog.text.count("while rows were shuffled twice") == 1
+
+
+def test_what_was_shuffled_once_is(
+    spark: SparkSession, new_job: MakeJob, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = new_job(count=40)
+    rows = job.frame(spark)[0].repartition(3)
+    (report,) = write(job, rows, observe=Once(tmp_path / "failed"))
+    assert (report.attempts, report.outcome, report.records) == (2, "committed", 40)
+    assert "in a new run" not in caplog.text
+
+
+def test_a_batch_job_is_computed_anew_where_it_was_shuffled_twice(
+    spark: SparkSession, new_job: MakeJob, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, reports = new_job(count=0), Reports()
+    rows = spark.range(40).selectExpr("cast(id as string) value")
+    (
+        sparkonce.write(twice_shuffled(rows))
+        .options(**{"kafka.bootstrap.servers": job.servers, "kafka.transactional.id": job.name})
+        .options(topic=job.target, runId="1")
+        .observe(Once(tmp_path / "failed"))
+        .listener(reports)
+        .save()
+    )
+    assert [report.outcome for report in reports.all] == ["failed", "committed"]
+    assert len(values(job.servers, job.target)) == 40
+    assert caplog.text.count("while rows were shuffled twice") == 1
 
 
 RETRIED = """

@@ -14,7 +14,9 @@ import sparkonce
 from jobs import Job
 from oracle import hanging, read, values
 from parts import a_producer, a_topic
+from sparkonce.errors import ConfigError
 from sparkonce.local import LocalKafka
+from sparkonce.stream import spark_version
 from stream_jobs import COUNT, EXPECTED, PARTITIONS, MakeJob, fill, jobs_on, write
 
 
@@ -246,3 +248,14 @@ def test_the_plain_reader_of_spark_works_as_well(spark: SparkSession, new_job: M
     assert sorted(record.value or b"" for record in seen) == EXPECTED
     sources = {(record.key, record.partition) for record in read(job.servers, job.source)}
     assert {(record.key, record.partition) for record in seen} == sources
+
+
+def test_a_spark_that_recovery_does_not_know_is_refused_before_anything_is_touched(
+    spark: SparkSession, new_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that runs, whichever PySpark is installed."""
+    job = new_job(count=0)
+    monkeypatch.setattr(spark_version, "KNOWN", ("3.9",))
+    with pytest.raises(ConfigError, match=f"this is Spark {spark.version}, .* tested with 3.9"):
+        job.start(spark)
+    assert not Path(job.checkpoint).exists()

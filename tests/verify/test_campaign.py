@@ -11,7 +11,15 @@ import pytest
 from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.campaign import Campaign, in_rounds
-from sparkonce.verify.clusters import FORGETFUL, UNVERIFIED, USUAL, VERSION_1, Cluster
+from sparkonce.verify.clusters import (
+    FORGETFUL,
+    LAST_EPOCHS,
+    LAST_EPOCHS_1,
+    UNVERIFIED,
+    USUAL,
+    VERSION_1,
+    Cluster,
+)
 from sparkonce.verify.controls import controls
 from sparkonce.verify.families import EXECUTOR, FAMILIES, LATE, families, trials_of
 from sparkonce.verify.outcome import Defect, Finding, Outcome, Verdict
@@ -96,8 +104,15 @@ def test_the_full_preset_begins_with_cells_that_the_book_lacks_and_has_old_clust
     wish = Wish(pipelines=tuple(built_in()), seed=5, minutes=1, controls=False)
     presets = Presets(wish)
     first = presets.first(count(1), ())
-    expiring = [each for each in first if each.cluster is FORGETFUL]
-    assert {each.family for each in expiring} == {"expiry"}
+    families_on = {
+        cluster: {each.family for each in first if each.cluster is cluster}
+        for cluster in (FORGETFUL, LAST_EPOCHS, LAST_EPOCHS_1)
+    }
+    assert families_on == {
+        FORGETFUL: {"expiry"},
+        LAST_EPOCHS: {"epochs"},
+        LAST_EPOCHS_1: {"epochs"},
+    }
     seen = tuple(
         replace(outcome(each.number, each.name), family=each.family, guarantee=each.guarantee.value)
         for each in first[3:]
@@ -175,6 +190,8 @@ def test_what_is_never_drawn_by_chance_comes_once(word: str) -> None:
         (("version 1", "topics"), 1.0, True),
         (("ids expire",), None, False),
         (("ids expire",), 1.0, True),
+        (("last epochs",), None, False),
+        (("last epochs",), 1.0, True),
         (("uncommitted",), None, True),
     ],
 )

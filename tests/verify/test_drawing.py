@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from sparkonce.guarantees import Guarantee
+from sparkonce.verify.clusters import TRANSACTIONS_LEFT
 from sparkonce.verify.contract import POINTS, Pipeline
 from sparkonce.verify.drawing import Plan, draw
 from sparkonce.verify.families import (
     CHECKPOINT,
     COORDINATOR,
     CRASH,
+    EPOCHS,
     EXPIRY,
     FAMILIES,
     LATE,
@@ -224,6 +226,16 @@ def test_a_held_produce_comes_behind_the_end_of_its_attempt() -> None:
             assert isinstance(lost, LoseRequest) and lost.nth == 2 and lost.lasting_s > 2
 
 
+def test_what_comes_late_is_of_either_half_of_a_transaction() -> None:
+    """The last half is waited for by the commit itself."""
+    halves = {"producer": {"open", "produce:first"}, "stateless": {"open"}}
+    for name, points in halves.items():
+        arms = [each for plan in plans(name, LATE, 20) for each in plan.schedule]
+        assert {each.point for each in arms if isinstance(each, Arm)} == points
+    both = [each for plan in turns("producer", LATE) for each in plan.schedule]
+    assert {each.point for each in both if isinstance(each, Arm)} == halves["producer"]
+
+
 def test_the_last_decision_is_lost_or_one_is_taken_without_an_answer() -> None:
     for name in ("producer", "stateless", "batch"):
         seen = set()
@@ -244,6 +256,16 @@ def test_the_last_decision_is_lost_or_one_is_taken_without_an_answer() -> None:
 def test_a_zombie_may_sleep_until_its_id_has_expired() -> None:
     (pause,) = draw(1, PIPELINES["stateless"], EXACTLY, EXPIRY).schedule
     assert isinstance(pause, Pause) and pause.until_expired
+
+
+def test_what_is_done_around_the_last_transaction_under_a_producer_id() -> None:
+    for name in ("producer", "joined producers", "stateless"):
+        drawn = turns(name, EPOCHS)
+        assert len({plan.schedule for plan in drawn}) == 5, "each way once"
+        for plan in drawn:
+            assert transactions(PIPELINES[name], plan.workload) > TRANSACTIONS_LEFT + 1
+        told = {type(each) for plan in drawn for each in plan.schedule}
+        assert told == {Arm, Kill, KillSent, Outlast, Pause}
 
 
 def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> None:

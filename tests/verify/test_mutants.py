@@ -57,7 +57,7 @@ def test_none_is_a_mere_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_its_cell_is_in_the_quick_preset(cell: Cell) -> None:
+def test_its_cell_is_in_a_preset(cell: Cell) -> None:
     drawn = draw([cell], [1, 2])
     assert {each.seed for each in drawn} == {1, 2}
     assert len({each.trial.seed for each in drawn}) == len(drawn)

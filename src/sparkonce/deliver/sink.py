@@ -170,13 +170,15 @@ class TableSink:
         """Nothing was staged, so nothing is there."""
 
     def close(self) -> None:
-        if self._later:
-            self._later.close()
-        if self._transaction is not None:
-            self._transaction.rollback()
-        if self._lag:
-            self._lag.close()
-        self._store.close()
+        try:
+            if self._later:
+                self._later.close()
+        finally:
+            if self._transaction is not None:
+                self._transaction.rollback()
+            if self._lag:
+                self._lag.close()
+            self._store.close()
 
     # -- on the way ---------------------------------------------------------------------------
 

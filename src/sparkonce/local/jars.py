@@ -21,7 +21,7 @@ from sparkonce.errors import LocalError
 from sparkonce.local.cache import cache_dir, exclusive
 from sparkonce.local.ivy import Coordinate, retrieve
 
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.2.1"
 SPARK_VERSION = "4.2.0"
 
 LOCK_FILE = Path(__file__).with_name("jars.lock")

@@ -6,17 +6,26 @@ asked again until the outcome is known (RequireStable, KIP-447).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from sparkonce.produce.coordinator import Coordinator, OffsetAndMetadata
 from sparkonce.produce.identity import Partition
+from sparkonce.produce.questions import NotYet
 from sparkonce.wire import Message
 
+_UNSTABLE_OFFSET_COMMIT: Final = 88
 
-def committed_offsets(coordinator: Coordinator, group: str) -> dict[Partition, OffsetAndMetadata]:
-    """Everything the group has committed; empty for a group nobody has heard of."""
+
+def committed_offsets(
+    coordinator: Coordinator, group: str, end_stray: Callable[[], None]
+) -> dict[Partition, OffsetAndMetadata]:
+    """Everything the group has committed; empty for a group nobody has heard of.
+
+    `end_stray` is called where something about it is undecided, before it is waited for.
+    """
     request = Message(
         OffsetFetchRequest,
         8,
@@ -32,7 +41,12 @@ def committed_offsets(coordinator: Coordinator, group: str) -> dict[Partition, O
         parts = [part.error_code for topic in told.topics for part in topic.partitions]
         return [told.error_code, *parts]
 
-    answer = coordinator.ask_group("OffsetFetch", group, request, codes)
+    try:
+        answer = coordinator.ask_group_once("OffsetFetch", group, request, codes)
+    except NotYet as error:
+        if error.code == _UNSTABLE_OFFSET_COMMIT:
+            end_stray()
+        answer = coordinator.ask_group("OffsetFetch", group, request, codes)
     return {
         (topic.name, part.partition_index): OffsetAndMetadata(
             part.committed_offset, part.metadata or "", part.committed_leader_epoch

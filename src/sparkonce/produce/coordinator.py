@@ -131,6 +131,11 @@ class Coordinator:
 
         self._ask_transaction("AddPartitionsToTxn", request, codes)
 
+    def add_offsets(self, who: ProducerIdentity, group: str) -> None:
+        """Open the transaction on where the group's offsets are kept."""
+        request = Message(AddOffsetsToTxnRequest, 3, 3, _of_group(who, group))
+        self._ask_transaction("AddOffsetsToTxn", request, _error_code)
+
     def send_offsets(
         self,
         who: ProducerIdentity,
@@ -139,15 +144,8 @@ class Coordinator:
     ) -> None:
         """Source offsets into the transaction, at the group's coordinator."""
         implicit = self._client.transaction_version >= 2
-        fields = {
-            "transactional_id": who.transactional_id,
-            "group_id": group,
-            "producer_id": who.producer_id,
-            "producer_epoch": who.epoch,
-        }
         if not implicit:
-            request = Message(AddOffsetsToTxnRequest, 3, 3, fields)
-            self._ask_transaction("AddOffsetsToTxn", request, _error_code)
+            self.add_offsets(who, group)
         topic_kind = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         part_kind = topic_kind.TxnOffsetCommitRequestPartition
         topics = [
@@ -168,7 +166,10 @@ class Coordinator:
         # A group without members, as of a pipeline that assigns its partitions by itself.
         manual = {"generation_id": -1, "member_id": "", "group_instance_id": None}
         request = Message(
-            TxnOffsetCommitRequest, 3, 5 if implicit else 4, fields | manual | {"topics": topics}
+            TxnOffsetCommitRequest,
+            3,
+            5 if implicit else 4,
+            _of_group(who, group) | manual | {"topics": topics},
         )
 
         def codes(answer: Any) -> list[int]:
@@ -251,6 +252,12 @@ class Coordinator:
         place = (CoordinatorKind.GROUP, group)
         return self.questions.until_definite(what, place, request, codes)
 
+    def ask_group_once(self, what: str, group: str, request: Message, codes: Codes) -> Any:
+        """The same, a single time. Raises NotYet where that was not enough."""
+        place = (CoordinatorKind.GROUP, group)
+        left_s = self.questions.deadline().left_s
+        return self.questions.once(what, place, request, codes, left_s)
+
     def _ask_transaction(self, what: str, request: Message, codes: Codes) -> Any:
         return self.questions.until_definite(what, self._place, request, codes)
 
@@ -259,6 +266,15 @@ class Coordinator:
         name = self._options.transactional_id
         assert name is not None
         return CoordinatorKind.TRANSACTION, name
+
+
+def _of_group(who: ProducerIdentity, group: str) -> dict[str, Any]:
+    return {
+        "transactional_id": who.transactional_id,
+        "group_id": group,
+        "producer_id": who.producer_id,
+        "producer_epoch": who.epoch,
+    }
 
 
 def _error_code(answer: Any) -> int:

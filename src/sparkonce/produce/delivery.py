@@ -93,6 +93,11 @@ class DeliveryReports:
             error, self._unheard = self._unheard, None
             raise error
 
+    @property
+    def are_due(self) -> bool:
+        """Whether callbacks wait to be called."""
+        return bool(self._ready)
+
     def serve(self, timeout_s: float = 0.0) -> int:
         """Run the callbacks that are due, waiting for a first one if need be."""
         with self._arrived:

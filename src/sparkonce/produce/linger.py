@@ -9,11 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from sparkonce.errors import FatalError
+
 
 class Linger:
-    def __init__(self, send: Callable[[], None], linger_ms: int) -> None:
+    def __init__(self, send: Callable[[], None], linger_ms: int, send_within_s: float) -> None:
         self._send = send
         self._linger_s = linger_ms / 1000
+        self._send_within_s = send_within_s
         self._rows_came = threading.Event()
         self._stopping = threading.Event()
         self._error: Exception | None = None
@@ -33,7 +36,12 @@ class Linger:
     def stop(self) -> None:
         self._stopping.set()
         self._rows_came.set()
-        self._thread.join()
+        self._thread.join(self._send_within_s)
+        if self._thread.is_alive():
+            raise FatalError(
+                f"the rows that lingered were not handed over in {self._send_within_s:g} s, longer "
+                "than they may wait for room and metadata (max.block.ms): please report it"
+            )
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -28,7 +28,7 @@ from sparkonce.produce.identity import EPOCH_MAX, ProducerIdentity
 from sparkonce.produce.questions import EpochRefused, NotYet
 
 _ABORTED: Final = frozenset({"PrepareAbort", "CompleteAbort", "PrepareEpochFence"})
-_BEING_ENDED: Final = frozenset({"PrepareAbort", "PrepareCommit", "PrepareEpochFence"})
+BEING_ENDED: Final = frozenset({"PrepareAbort", "PrepareCommit", "PrepareEpochFence"})
 _NO_TRANSACTION_YET: Final = "Empty"
 _UNKNOWN_SERVER_ERROR: Final = -1
 
@@ -145,7 +145,7 @@ class Ownership:
                 found, told = self._look(who, begun)
                 begun = Begun.YES if found is Standing.OPEN else begun
                 former = self._former(who, former, found, told, why)
-                if told.state in _BEING_ENDED:
+                if told.state in BEING_ENDED:
                     deadline.pause()
                     continue
             looks = True

@@ -38,6 +38,8 @@ from sparkonce.produce.topics import Topics
 from sparkonce.wire import Client
 
 _ROWS_BYTES = 1024 * 1024
+_SENDS_WITHIN = 2
+_SENDS_MORE_S = 10.0
 """Rows are encoded together, so many bytes at a time."""
 
 
@@ -102,6 +104,7 @@ class Producer:
         key_bytes, value_bytes = as_bytes("key", key), as_bytes("value", value)
         notes = as_headers(headers)
         with self._rows_lock:
+            self._need_writable()  # a commit may have ended the writing just now
             if topic not in self._topics.partition_counts or partition is not None:
                 self._check_row(topic, partition)
             size = len(key_bytes or b"") + len(value_bytes or b"")
@@ -139,6 +142,7 @@ class Producer:
         self._need_writable()
         check_columns(table.schema, topic)
         with self._rows_lock:
+            self._need_writable()
             self._send_rows()
             outcome = (
                 self._reports.per_batch(on_delivery)
@@ -178,10 +182,10 @@ class Producer:
         """Write batches that were encoded elsewhere, as they are; partitions were chosen there."""
         self._need_writable()
         self._topics.learn({batch.topic for batch in batches})
-        self._enqueue(
-            batches,
-            self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported,
-        )
+        outcome = self._reports.per_batch(on_delivery) if on_delivery else self._reports.unreported
+        with self._rows_lock:
+            self._need_writable()
+            self._enqueue(batches, outcome)
 
     def partition_count(self, topic: str, *, fresh: bool = False) -> int:
         """As the cluster told it last, `metadata.max.age.ms` ago at most; `fresh` asks now. Raises
@@ -427,16 +431,20 @@ class Producer:
         self._sender.enqueue(writer, [Batch(batch, deadline_s, outcome) for batch in encoded])
 
     def _start_linger(self) -> Linger | None:
-        return Linger(self._send_lingering, self._options.linger_ms)
+        # Rows may wait for metadata first, and for room behind it.
+        send_within_s = _SENDS_WITHIN * self._options.max_block_ms / 1000 + _SENDS_MORE_S
+        return Linger(self._send_lingering, self._options.linger_ms, send_within_s)
 
     def _send_lingering(self) -> None:
         with self._rows_lock:
             self._send_rows()
 
     def _shut(self) -> None:
-        if self._linger:
-            self._linger.stop()
-        self._client.close()
+        try:
+            if self._linger:
+                self._linger.stop()
+        finally:
+            self._client.close()
 
 
 def encoder(options: ProducerOptions, partitioner: Partitioner) -> Encoder:

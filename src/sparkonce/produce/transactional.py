@@ -33,7 +33,7 @@ from sparkonce.produce.coordinator import OffsetAndMetadata
 from sparkonce.produce.identity import EPOCH_MAX, Partition, ProducerIdentity
 from sparkonce.produce.lane import Batch, Outcome
 from sparkonce.produce.linger import Linger
-from sparkonce.produce.ownership import Begun, Ownership
+from sparkonce.produce.ownership import BEING_ENDED, Begun, Ownership
 from sparkonce.produce.producer import Producer
 from sparkonce.produce.questions import EpochRefused
 from sparkonce.produce.states import ABORTABLE, BROKEN, COMMITTABLE, NEW, Lifecycle, State
@@ -185,7 +185,7 @@ class TransactionalProducer(Producer):
     def committed_offsets(self, group: str) -> dict[Partition, OffsetAndMetadata]:
         """How far the group has come, once nothing about it is undecided any more."""
         with self._failing():
-            return committed_offsets(self._coordinator, group)
+            return committed_offsets(self._coordinator, group, lambda: self._end_stray(group))
 
     def flush(self, timeout: float | None = None) -> bool:
         if self._life.state in BROKEN:
@@ -203,10 +203,9 @@ class TransactionalProducer(Producer):
         """
         self._life.need(COMMITTABLE, State.COMMITTING)
         if self._life.state is State.IN_TRANSACTION:
-            self.flush()
-            while len(self._rows) or not self._sender.is_idle:
-                self.flush()  # delivery callbacks have written more
-        self._life.to(State.COMMITTING)
+            self._finish_writing()
+        else:
+            self._life.to(State.COMMITTING)
         with self._failing():
             if self._is_open():
                 self._next(self._coordinator.end(self._known(), commit=True))
@@ -323,6 +322,38 @@ class TransactionalProducer(Producer):
         # KAFKA-20090). Asked for the next epoch, with nothing open, they change the id.
         if self._known().epoch >= EPOCH_MAX:
             self._identity = ownership.raise_epoch(self._known(), Begun.NO)
+
+    def _end_stray(self, group: str) -> None:
+        """Undo what offsets of the group came behind the end of their transaction.
+
+        Brokers that don't ask the transaction's coordinator (before Kafka 3.6, or with
+        transaction.partition.verification.enable=false) keep a TxnOffsetCommit that is delivered
+        late, or twice, as undecided: for ever, if no transaction of the same producer ends there.
+        """
+        if self._life.state is not State.READY or self._coordinator.transaction_version >= 2:
+            return
+        if self._coordinator.describe().state in BEING_ENDED:
+            return  # its own, and the markers are on their way
+        self.begin_transaction()
+        with self._opening():
+            self._coordinator.add_offsets(self._known(), group)
+        self.abort_transaction()
+
+    def _finish_writing(self) -> None:
+        """Until there is nothing more to wait for; what is written from then on is refused.
+
+        Delivery callbacks and other threads may write while this waits, and what they wrote may
+        have failed since the last flush looked. So the failure is looked for once more when all
+        is over, in one step with the end of writing.
+        """
+        is_over = False
+        while not is_over:
+            self.flush()
+            with self._failing(), self._rows_lock:
+                is_over = not len(self._rows) and self._sender.is_idle and not self._reports.are_due
+                if is_over:
+                    self._sender.raise_failure()
+                    self._life.to(State.COMMITTING)
 
     def _begun(self) -> Begun:
         if self._is_known_open:

@@ -181,7 +181,7 @@ class Attempts:
             self._sink.abandon()
         except FencedError:
             raise  # whoever took over has aborted it, and says more than the cause
-        except SparkonceError as failed:
+        except Exception as failed:  # noqa: BLE001 - told; any sink has errors of its own
             raise BatchFailed(
                 f"{causes[0]}. The attempt could not be aborted either, which the next start does: "
                 f"{failed}"

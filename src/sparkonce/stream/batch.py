@@ -2,6 +2,9 @@
 
 The run id is kept in a consumer group of its own inside the same transaction; a second run under
 the same id finds it there and writes nothing.
+
+Rows that Spark computed twice in part are never decided (`runs`): the DataFrame is planned anew,
+and all of it is computed again.
 """
 
 from __future__ import annotations
@@ -9,17 +12,22 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from sparkonce.errors import ConfigError
-from sparkonce.stream.attempts import Attempts
+from sparkonce.guarantees import Guarantee
+from sparkonce.stream.attempts import Attempts, BatchFailed
 from sparkonce.stream.ledger import Entry, LedgerError, run_query
 from sparkonce.stream.progress import ProgressListener
+from sparkonce.stream.runs import Run, RunSpent, is_one_process
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.writer import Options, check_classic, check_session
 
 _log = logging.getLogger("sparkonce.stream")
+_KEPT: Final = ("ExternalRDD", "InMemoryRelation", "LogicalRDD")
+"""Leaves of a plan that Spark computed, or shuffled, outside of it."""
 
 
 def write(frame: DataFrame) -> BatchWriter:
@@ -48,6 +56,14 @@ class BatchWriter(Options):
                 "(the day it is for, say); what was written under that name is not written twice"
             )
         check_session(frame.sparkSession)
+        context = frame.sparkSession.sparkContext
+        run = Run(
+            context,
+            settings.pipeline,
+            f"run {settings.group}",
+            is_one_process=is_one_process(context),
+            is_exact=settings.guarantee is Guarantee.EXACTLY_ONCE,
+        )
         sink = target.open(frame, None, self._observe)
         with ProgressListener() as shown:
             attempts = Attempts(
@@ -65,9 +81,53 @@ class BatchWriter(Options):
                     _log.info("run %s was written before: %s", settings.run_id, before)
                     attempts.skipped(entry)
                     return
-                attempts.run(frame, entry, [], lambda written: not written.targets)
+                run.settle_former()
+                _run(attempts, frame, entry, run)
             finally:
                 sink.close()
+
+
+class _Rows:
+    """What Spark computes for a batch job: rows alone, no state."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def seal(self, entry: Entry) -> Entry:
+        self._run.check()
+        return entry
+
+    def settle(self, entry: Entry, *, has_computed: bool) -> None:
+        self._run.settle(has_computed=has_computed)
+
+    def prepare(self, entry: Entry, *, is_first: bool) -> None:
+        """There is no state to remove."""
+
+
+def _run(attempts: Attempts, frame: DataFrame, entry: Entry, run: Run) -> None:
+    """Until rows of one computation are written; a `Run` bounds how often they may not be."""
+    while True:
+        try:
+            with run.batch():
+                attempts.run(frame, entry, [], lambda written: not written.targets, _Rows(run))
+            return
+        except RunSpent as spent:
+            if kept := _kept(frame):
+                raise BatchFailed(
+                    f"{spent.__cause__ or spent}. Nothing was written. A new plan would not "
+                    f"compute all of it again, as the DataFrame is made of what Spark keeps "
+                    f"({', '.join(kept)}): make it anew, without a cache or an RDD, and save it "
+                    "again under the same runId"
+                ) from spent
+            run.renew()
+
+
+def _kept(frame: DataFrame) -> list[str]:
+    """The parts of the DataFrame that a new plan does not compute anew."""
+    plan: Any = frame._jdf.queryExecution().optimizedPlan()
+    leaves = plan.collectLeaves()
+    names = {leaves.apply(index).nodeName() for index in range(leaves.size())}
+    return sorted(name for name in names if any(kind in name for kind in _KEPT))
 
 
 def _check_own(entry: Entry, settings: PipelineSettings) -> None:

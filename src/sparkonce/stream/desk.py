@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,9 +25,22 @@ from sparkonce.stream.listener import Peer, TaskListener
 from sparkonce.stream.turns import Queues
 
 _TROUBLE_S: Final = 2.0
+_NAMED_MAX: Final = 5
+OUTLASTED_S: Final = 15.0
+"""Brokers look for transactions that are over every 10 s
+(`transaction.abort.timed.out.transaction.cleanup.interval.ms`)."""
 TURN_S: Final = 180.0
 """As long as records may take by default to find room and be acknowledged (`max.block.ms` and
 `delivery.timeout.ms`)."""
+
+
+@dataclass(slots=True)
+class _Bound:
+    """How long an attempt may take from its first record on, and what ends it then."""
+
+    open_s: float
+    end: Callable[[], object]
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,7 @@ class Desk:
         self._trouble: list[str] = []
         self._must_take_turns = False
         self._counts: dict[str, int] = {}
+        self._bound: _Bound | None = None
         self._claims: dict[Peer, _Claim] = {}
         secret = secrets.token_hex(16)
         self._secret = secret.encode()
@@ -76,6 +92,19 @@ class Desk:
             attempt = self._attempt
         self._listener.wake()
         return attempt
+
+    @contextmanager
+    def bounded(self, open_s: float, end: Callable[[], object]) -> Iterator[None]:
+        """While Spark runs the tasks of the present attempt. Calls `end` where they still do
+        `open_s` behind its first record, as long as its transaction may be open: a task that hangs
+        before its turn would be waited for without an end."""
+        with self._lock:
+            self._bound = _Bound(open_s + OUTLASTED_S, end)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._bound = None
 
     @property
     def trouble(self) -> str | None:
@@ -132,6 +161,10 @@ class Desk:
         elif "back" in said:
             topic, index = said["back"]
             claim.queues.back((str(topic), int(index)), int(said["sequence"]))
+        elif "writes" in said:
+            with self._lock:
+                if self._bound and claim.attempt == self._attempt and not self._bound.since_s:
+                    self._bound.since_s = time.monotonic()
         elif "counts" in said:
             peer.tell({"counts": self._agreed(claim.attempt, said["counts"])})
         else:
@@ -150,12 +183,39 @@ class Desk:
             queues = self._queues
         for each in former:
             each.doom("the attempt is over")
+        self._end_if_outlasted(now_s)
         if (holder := queues.overdue(now_s - self._turn_s)) is None:
             return
         trouble = (
             f"{holder} for more than {self._turn_s:g} s, longer than its records may take "
             "(delivery.timeout.ms, max.block.ms): it hangs, or its machine is cut off"
         )
+        self._doom(queues, trouble)
+
+    def _end_if_outlasted(self, now_s: float) -> None:
+        with self._lock:
+            bound, queues, attempt = self._bound, self._queues, self._attempt
+            if not bound or not bound.since_s or now_s - bound.since_s <= bound.open_s:
+                return
+            self._bound = None
+        writing = sorted(
+            f"task {claim.task} ({claim.who})"
+            for claim in self._claims.values()
+            if claim.attempt == attempt and claim.task is not None
+        )
+        more = f" and {len(writing) - _NAMED_MAX} more" if len(writing) > _NAMED_MAX else ""
+        who = f"{', '.join(writing[:_NAMED_MAX])}{more}" if writing else "tasks that have not begun"
+        trouble = (
+            f"{who} did not come to an end in transaction.timeout.ms="
+            f"{(bound.open_s - OUTLASTED_S) * 1000:.0f} behind the attempt's first record, so the "
+            "brokers give it up: look for what holds them on their executors; or raise "
+            "transaction.timeout.ms (and the brokers' transaction.max.timeout.ms), or make batches "
+            "smaller"
+        )
+        self._doom(queues, trouble)
+        bound.end()
+
+    def _doom(self, queues: Queues, trouble: str) -> None:
         queues.doom(trouble)
         with self._lock:
             if queues is self._queues:

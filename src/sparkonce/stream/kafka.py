@@ -8,11 +8,14 @@ guarantees records are written outside, and the transaction holds the ledger alo
 from __future__ import annotations
 
 import logging
+import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -192,7 +195,7 @@ class KafkaSink:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("%s, as %s", layout, written._jdf.queryExecution().executedPlan().toString())
         try:
-            with self._handover.in_force(frame.sparkSession):
+            with self._handover.in_force(frame.sparkSession), self._bounded(frame.sparkSession):
                 rows = written.collect()
             if isinstance(layout, Apart) and self._in_transaction:
                 check_apart(
@@ -200,7 +203,7 @@ class KafkaSink:
                     for row in rows
                     if row.records and not order.takes_turns_at(row.topic)
                 )
-        except (Overlap, PySparkException) as error:
+        except (Overlap, PySparkException, AbortableError) as error:
             self._handover.be_careful()
             self._counts_are_doubtful = True
             if isinstance(error, Overlap) or (self._desk.trouble and self._desk.must_take_turns):
@@ -268,6 +271,32 @@ class KafkaSink:
             yield
         except OwnershipUncertain as error:
             _log.info("%s: the attempt is over: %s", self._settings.pipeline, error)
+
+    @contextmanager
+    def _bounded(self, spark: SparkSession) -> Iterator[None]:
+        """Around the tasks that write into a transaction: they are cancelled once it is over."""
+        if not self._in_transaction:
+            yield
+            return
+        context, tag = spark.sparkContext, f"sparkonce-write-{uuid.uuid4()}"
+        is_over = threading.Event()
+
+        def end() -> None:
+            is_over.set()
+            # On a thread of its own, as Spark may hang too, and other tasks are to be heard.
+            threading.Thread(target=context.cancelJobsWithTag, args=(tag,), daemon=True).start()
+
+        context.addJobTag(tag)
+        try:
+            with self._desk.bounded(self._producer.transaction_timeout_ms / 1000, end):
+                yield
+        except (PySparkException, Py4JJavaError) as error:
+            if is_over.is_set():
+                # Cancelled by us, not by whoever stops the query.
+                raise AbortableError(str(self._desk.trouble)) from error
+            raise
+        finally:
+            context.removeJobTag(tag)
 
     def _layout(self, frame: DataFrame) -> Layout:
         if not self._in_transaction:

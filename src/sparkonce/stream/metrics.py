@@ -8,7 +8,7 @@ first batch on, because a rate over a series that first appears with its first f
 from __future__ import annotations
 
 import threading
-from typing import Self
+from typing import Final, Self
 from weakref import WeakKeyDictionary
 from wsgiref.simple_server import WSGIServer
 
@@ -28,6 +28,9 @@ from sparkonce.stream.report import OUTCOMES, BatchReport
 _BUCKETS_S = tuple(
     round(step * 10.0**power, 3) for power in range(-3, 3) for step in (1, 2, 5)
 )  # 1 ms to 500 s
+
+_LET_IN_S: Final = 1.0
+_CLOSED_WITHIN_S: Final = 10.0
 
 
 class _Collectors:
@@ -109,7 +112,7 @@ class MetricsServer:
         """Free the port; a second call does nothing."""
         if self._thread.is_alive():
             self._server.shutdown()
-            self._thread.join()
+            self._thread.join(_CLOSED_WITHIN_S)
         self._server.server_close()
 
     def __enter__(self) -> Self:
@@ -133,4 +136,6 @@ def serve(
             f"metrics can't be served at {host}:{port}: {error}; "
             "choose another port, or 0 for any that is free"
         ) from error
+    # One who hangs up before he is let in must not keep the server, and whoever closes it.
+    started[0].socket.settimeout(_LET_IN_S)
     return MetricsServer(*started)

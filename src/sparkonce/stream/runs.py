@@ -1,5 +1,7 @@
 """What Spark runs for the batches of a query, and when a run of the query must end.
 
+A batch job is a query of one batch: a new run of it is a new plan of its DataFrame.
+
 Spark calls a run what is between a start and an end of a query; a new one plans anew and remembers
 nothing. Three things of an attempt that was given up can reach the next one:
 
@@ -10,7 +12,8 @@ nothing. Three things of an attempt that was given up can reach the next one:
   twice the run ends.
 - What was shuffled. Of a stage that was half done when an executor died, Spark keeps what is there
   and computes the rest again, from rows that may be others than before: some rows would be there
-  twice, or not at all. Then the run ends before the decision.
+  twice, or not at all. Then the run ends before the decision. With adaptive execution each shuffle
+  is a job of its own, and of a stream's batch they are over before the batch is handed over.
 
 Within one process no executor can be lost, nor remember what another has not seen.
 """
@@ -18,6 +21,7 @@ Within one process no executor can be lost, nor remember what another has not se
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import threading
 import time
@@ -39,6 +43,9 @@ _TOLD_WITHIN_S: Final = 10.0
 _SETTLED_WITHIN_S: Final = 60.0
 _SPENT_MAX: Final = 3
 _TAGS: Final = "spark.job.tags"
+_OF_A_STREAM: Final = "sql.streaming.queryId"
+_GROUP: Final = "spark.jobGroup.id"
+_DESCRIPTION: Final = "spark.job.description"
 
 
 class RunSpent(SparkonceError):
@@ -51,6 +58,12 @@ class StillRunning(SparkonceError):
 
 class _Forgotten(SparkonceError):
     """Spark does not tell what became of a part of the attempt."""
+
+
+def is_one_process(context: SparkContext) -> bool:
+    """Whether there is no executor but the driver."""
+    master = context.master or ""
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 class Run:
@@ -77,6 +90,8 @@ class Run:
         self._query_tag = f"sparkonce-{hashlib.sha256(location.encode()).hexdigest()[:16]}"
         self._batch_tag = ""
         self._given_up: set[int] = set()
+        self._shuffled: set[int] = set()
+        """By the attempts at this batch that were given up: RDDs, by their ids."""
         self._jobs_before = 0
         self.is_spent = False
         self._spent_in_a_row = 0
@@ -87,7 +102,7 @@ class Run:
         if self.is_spent:
             raise RunSpent(f"{self._name!r} goes on in a new run")
         self._batch_tag = f"sparkonce-{uuid.uuid4()}"
-        self._given_up = set()
+        self._given_up, self._shuffled = set(), set()
         self._jobs_before = self._jobs_ever()
         tags = (self._query_tag, self._batch_tag)
         for tag in tags:
@@ -112,7 +127,7 @@ class Run:
         if self.is_one_process or not has_computed:
             return
         jobs = self._jobs_or_spend()
-        if any(len(job.stageIds()) > 2 for job in jobs) and self._ran_again_or_spend(jobs):
+        if _is_shuffled_twice(jobs) and self._ran_again_or_spend(jobs):
             self._spend(
                 "an executor was lost while rows were shuffled twice, and what is left of the "
                 "shuffles may be of two computations"
@@ -138,7 +153,7 @@ class Run:
         if self.is_one_process or not self._remembers_versions:
             return
         try:
-            is_computed_twice = attempts > 1 or _ran_again(self._stages(self._jobs()))
+            is_computed_twice = attempts > 1 or self._ran_again(self._jobs())
         except _Forgotten as forgotten:
             self._spend(str(forgotten))
             return
@@ -159,7 +174,7 @@ class Run:
                 "into the logs of the executors that were lost; then start the query again"
             )
         self.is_spent = True
-        _log.warning("%s: %s: the query goes on in a new run", self._name, why)
+        _log.warning("%s: %s: it goes on in a new run", self._name, why)
 
     def _spent(self) -> RunSpent:
         return RunSpent(f"{self._name!r} goes on in a new run, which computes all of it again")
@@ -175,10 +190,22 @@ class Run:
 
     def _ran_again_or_spend(self, jobs: Iterable[Any]) -> bool:
         try:
-            return _ran_again(self._stages(jobs))
+            return self._ran_again(jobs)
         except _Forgotten as forgotten:
             self._spend(str(forgotten))
             raise self._spent() from forgotten
+
+    def _ran_again(self, jobs: Iterable[Any]) -> bool:
+        """Whether a part of these jobs was computed more than once."""
+        stages = self._stages(jobs)
+        if any(stage.numFailedTasks() or stage.attemptId() for stage in stages):
+            return True
+        # A later job of the batch has the stages of former ones again, and finds what they wrote;
+        # unless it was lost between the two. That is well where nobody has read it yet.
+        written = [stage.rddIds().head() for stage in stages if stage.numCompleteTasks()]
+        found_twice = len(set(written)) < len(written) or self._shuffled & set(written)
+        self._shuffled.update(written)
+        return bool(found_twice) and _is_shuffled_twice(jobs)
 
     def _await_tasks(self, tag: str) -> None:
         """The scheduler has the truth, as long as a task runs or may be about to."""
@@ -218,10 +245,30 @@ class Run:
             context.listenerBus().waitUntilEmpty(int(_TOLD_WITHIN_S * 1000))
         except Py4JJavaError as error:
             raise self._forgotten("the last jobs") from error
-        known = set(tracker.getJobIdsForTag(self._batch_tag)) - self._given_up
-        if not known:
+        known = set(tracker.getJobIdsForTag(self._batch_tag))
+        known = (known | self._handed_over(tracker)) - self._given_up
+        if not known or any(
+            not tracker.getJobInfo(each).isDefined()
+            for each in range(self._jobs_before, max(known))  # whoever gave them
+        ):
             raise self._forgotten("the last jobs")
         return [self._ended(tracker, each) for each in known]
+
+    def _handed_over(self, tracker: Any) -> set[int]:
+        """Those that Spark ran for a stream's batch before it called for it: they have no tag."""
+        context = self._context
+        if context.getLocalProperty(_OF_A_STREAM) is None:
+            return set()
+        store: Any = context._jsc.sc().statusStore()
+        # It names the batch.
+        told = context.getLocalProperty(_DESCRIPTION)
+
+        def is_of_batch(job: int) -> bool:
+            description = store.job(job).description()
+            return bool(description.isDefined() and description.get() == told)
+
+        newest_first = sorted(tracker.getJobIdsForGroup(context.getLocalProperty(_GROUP)))[::-1]
+        return set(itertools.takewhile(is_of_batch, newest_first))
 
     def _ended(self, tracker: Any, job: int) -> Any:
         """What is known of a job once its end was told, and with it all that happened before."""
@@ -236,11 +283,12 @@ class Run:
 
     def _stages(self, jobs: Iterable[Any]) -> list[Any]:
         context: Any = self._context._jsc.sc()
-        tracker = context.statusTracker()
-        found = {stage: tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds()}
-        if lost := [stage for stage, info in found.items() if not info.isDefined()]:
-            raise self._forgotten(f"stage {lost[0]}")
-        return [info.get() for info in found.values()]
+        store = context.statusStore()
+        stages = {stage for job in jobs for stage in job.stageIds()}
+        try:
+            return [store.lastStageAttempt(stage) for stage in stages]
+        except Py4JJavaError as error:  # java.util.NoSuchElementException
+            raise self._forgotten("a stage") from error
 
     def _forgotten(self, what: str) -> _Forgotten:
         return _Forgotten(
@@ -256,8 +304,8 @@ def _tags(task_set: Any) -> str:
     return str(properties.getProperty(_TAGS)) if properties is not None else ""
 
 
-def _ran_again(stages: Iterable[Any]) -> bool:
-    return any(stage.numFailedTasks() or stage.currentAttemptId() for stage in stages)
+def _is_shuffled_twice(jobs: Iterable[Any]) -> bool:
+    return any(len(job.stageIds()) > 2 for job in jobs)
 
 
 def await_end(query: Any) -> None:
@@ -279,19 +327,25 @@ class RenewedQuery(StreamingQuery):
         self._failure: Exception | None = None
 
     def supervise(self) -> None:
-        """Wait for the last run to end, and start new ones until then."""
-        while True:
-            await_end(self._jsq)
-            with self._changing:
-                if self._is_stopped or not self._run.is_spent or not self._ended_as_spent():
-                    break
-                self._run.renew()
-                try:
-                    self._jsq = self._start()._jsq
-                except Exception as error:  # noqa: BLE001 - told to whoever waits for the query
-                    self._failure = error
-                    break
-        self._over.set()
+        """Wait for the last run to end, and start new ones until then. However this ends, it is
+        told: there is nobody else to end the waits for the query."""
+        try:
+            while self._goes_on():
+                pass
+        except Exception as error:  # noqa: BLE001 - told to whoever waits for the query
+            self._failure = error
+        finally:
+            self._over.set()
+
+    def _goes_on(self) -> bool:
+        """Behind the end of a run: whether another one was started."""
+        await_end(self._jsq)
+        with self._changing:
+            if self._is_stopped or not self._run.is_spent or not self._ended_as_spent():
+                return False
+            self._run.renew()
+            self._jsq = self._start()._jsq
+            return True
 
     def _ended_as_spent(self) -> bool:
         failure = super().exception()

@@ -189,8 +189,12 @@ class _InTransaction:
         self._producer = producer
         self._line = line
         self._turns: Turns | None = None
+        self._is_told = False
 
     def send(self, batches: list[EncodedBatch]) -> None:
+        if batches and not self._is_told:
+            self._is_told = True
+            self._line.tell({"writes": True})
         takes_turns = [self._order.takes_turns_at(batch.topic) for batch in batches]
         in_turns = [batch for batch, takes in zip(batches, takes_turns, strict=True) if takes]
         if len(in_turns) < len(batches):

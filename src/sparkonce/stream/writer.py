@@ -7,6 +7,7 @@ the query, and calls the pipeline for each batch.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Any, Final, Self
 
 from pyspark import InheritableThread
@@ -26,7 +27,7 @@ from sparkonce.stream.pipeline import Pipeline
 from sparkonce.stream.progress import ProgressListener
 from sparkonce.stream.renaming import check_replaces, plainly, started_with
 from sparkonce.stream.report import Listener, Listeners, LogListener
-from sparkonce.stream.runs import RenewedQuery, Run, await_end
+from sparkonce.stream.runs import RenewedQuery, Run, await_end, is_one_process
 from sparkonce.stream.settings import PipelineSettings
 from sparkonce.stream.sources import Reading, reading_of
 from sparkonce.stream.spark_version import check_version
@@ -174,7 +175,7 @@ class StreamWriter(Options):
                 spark.sparkContext,
                 settings.pipeline,
                 location,
-                is_one_process=_is_one_process(spark),
+                is_one_process=is_one_process(spark.sparkContext),
                 is_exact=settings.guarantee is Guarantee.EXACTLY_ONCE,
                 remembers_versions=isinstance(state, StateByVersion),
             )
@@ -244,11 +245,6 @@ def check_session(spark: SparkSession) -> None:
         )
 
 
-def _is_one_process(spark: SparkSession) -> bool:
-    master = spark.sparkContext.master or ""
-    return master.startswith("local") and not master.startswith("local-cluster")
-
-
 def _warn(reading: Reading, settings: PipelineSettings) -> None:
     for source in reading.sources:
         if source.reads_uncommitted and not settings.guarantee.may_repeat:
@@ -264,19 +260,26 @@ def _warn(reading: Reading, settings: PipelineSettings) -> None:
 def _close_with(query: StreamingQuery, sink: Sink, shown: ProgressListener | None) -> None:
     """Let go of connections when the query ends, however it does."""
 
-    def wait() -> None:
-        if shown:
-            shown.start()
+    def watch() -> None:
         if isinstance(query, RenewedQuery):
             query.supervise()
         else:
             await_end(query._jsq)
-        if shown:
-            shown.stop()
+
+    def close() -> None:
         try:
             sink.close()
         except Exception as error:  # noqa: BLE001 - how the query ended is told already
             _log.warning("%s, which the next start does: %s", _CLOSED, error)
+
+    def wait() -> None:
+        with ExitStack() as at_end:  # in reverse, whatever fails
+            at_end.callback(close)
+            if shown:
+                at_end.callback(shown.stop)
+            at_end.callback(watch)
+            if shown:
+                shown.start()
 
     # It starts new runs, which have the properties (such as the pool) of the thread they came from.
     InheritableThread(wait, name="sparkonce-close", daemon=True).start()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sparkonce.local import LocalKafka
+from sparkonce.produce.identity import EPOCH_MAX
 
 PROPERTIES: Final = {
     # Timed-out transactions are looked for every 10 s by default.
@@ -14,6 +15,8 @@ PROPERTIES: Final = {
     "log.retention.check.interval.ms": "60000",
 }
 EXPIRATION_MS: Final = 10_000
+TRANSACTIONS_LEFT: Final = 3
+"""Under the first producer id of a pipeline, where it soon gets another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class Cluster:
     brokers: int | None = None
     """None: as many as the user asked for."""
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+    epoch: int = 0
+    """That pipelines' transactional ids are at when they begin; 0: they are new."""
 
     def start(self, brokers: int) -> LocalKafka:
         """Not started yet: to be used as a context manager."""
@@ -52,4 +57,13 @@ FORGETFUL: Final = Cluster(
         "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
     },
 )
-CLUSTERS: Final = {each.name: each for each in (USUAL, VERSION_1, UNVERIFIED, FORGETFUL)}
+# The first to take it over gets the next epoch, and no transaction is opened under the last.
+_EPOCH: Final = EPOCH_MAX - TRANSACTIONS_LEFT - 1
+LAST_EPOCHS: Final = Cluster(name="last epochs", brokers=1, epoch=_EPOCH)
+LAST_EPOCHS_1: Final = Cluster(
+    name="version 1, last epochs", transaction_version=1, brokers=1, epoch=_EPOCH
+)
+CLUSTERS: Final = {
+    each.name: each
+    for each in (USUAL, VERSION_1, UNVERIFIED, FORGETFUL, LAST_EPOCHS, LAST_EPOCHS_1)
+}

@@ -25,6 +25,7 @@ from sparkonce.verify.trial import Course
 
 _MISSED_TIMEOUT_S: Final = 20.0
 _OUTLASTED_TIMEOUT_S: Final = 60.0
+_MENDED_TIMEOUT_S: Final = 600.0
 
 
 class Brokers:
@@ -40,7 +41,7 @@ class Brokers:
 
     def disturb(self, element: Broker, course: Course) -> None:
         """Returns when it is done; mending goes on behind."""
-        self._one_at_a_time.acquire()
+        self._await_others()
         with self._released_on_error():
             self._kafka.wait_until_healthy()
             broker = self._who(element, course)
@@ -57,7 +58,7 @@ class Brokers:
 
     def stop_replicating(self, element: LoseUnreplicated, course: Course) -> None:
         """Followers stand still, so what the leader acknowledges by itself is nowhere else."""
-        self._one_at_a_time.acquire()
+        self._await_others()
         with self._released_on_error():
             leader = self._kafka.leader_of(course.output_topics[0], 0)
             others = [each for each in self._kafka.broker_ids if each != leader]
@@ -90,7 +91,7 @@ class Brokers:
 
     def move_leaders(self, element: MoveLeaders, course: Course) -> None:
         """In the background, one move after the other."""
-        self._one_at_a_time.acquire()
+        self._await_others()
         with self._released_on_error():
             rng = random.Random(course.trial.seed)
             topic = course.output_topics[0]
@@ -140,8 +141,11 @@ class Brokers:
                 self._kafka.resume_broker(each)
             self._one_at_a_time.release()
         self._unreplicated.clear()
+        deadline_s = time.monotonic() + _MENDED_TIMEOUT_S
         for mender in self._menders:
-            mender.join()
+            mender.join(max(0.0, deadline_s - time.monotonic()))
+            if mender.is_alive():
+                raise _not_mended()
         self._menders.clear()
         if self._errors:
             raise SparkonceError(f"a broker could not be brought back: {self._errors[0]}")
@@ -169,6 +173,11 @@ class Brokers:
         self._kafka.wait_until_healthy()
         course.tell("broker", f"broker {broker} is back")
 
+    def _await_others(self) -> None:
+        """One disturbance at a time: until the last one is mended."""
+        if not self._one_at_a_time.acquire(timeout=_MENDED_TIMEOUT_S):
+            raise _not_mended()
+
     def _mend(self, action: Callable[[], None]) -> None:
         def run() -> None:
             try:
@@ -178,7 +187,7 @@ class Brokers:
             finally:
                 self._one_at_a_time.release()
 
-        mender = threading.Thread(target=run, name="sparkonce-mender")
+        mender = threading.Thread(target=run, name="sparkonce-mender", daemon=True)
         self._menders.append(mender)
         mender.start()
 
@@ -197,6 +206,13 @@ class Brokers:
         while not (has_come := condition()) and time.monotonic() < deadline_s:
             time.sleep(0.1)  # between two questions to the cluster
         return has_come
+
+
+def _not_mended() -> SparkonceError:
+    return SparkonceError(
+        f"the cluster was not whole again {_MENDED_TIMEOUT_S:g} s behind what was done to it: look "
+        "into the brokers' logs"
+    )
 
 
 class Server:

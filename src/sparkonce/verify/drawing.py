@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify import families as f
+from sparkonce.verify.clusters import TRANSACTIONS_LEFT
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
 from sparkonce.verify.reach import within_lives
@@ -76,6 +77,8 @@ LARGE: Final = Workload(
 )
 """Hundreds of requests a transaction, several under way; values from a few bytes to more than a
 batch may have."""
+SEVERAL: Final = Workload(records=80, per_batch=10)
+"""Transactions before a producer id is used up, and behind it."""
 SMALL_STATE: Final = Workload(records=60, partitions=1)
 LONG_STATE: Final = Workload(records=240, partitions=1)
 """More versions than Spark has deltas before a snapshot, unless it is told otherwise."""
@@ -155,6 +158,8 @@ class _Drawing:
             return self._pick([LARGE, ABORTED, WIDE])
         if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY):
             return PLAIN
+        if family == f.EPOCHS:
+            return SEVERAL
         if family == f.STATE:
             store, _, is_long = self._pick(_STATE_TURNS)
             if self._turn is None:
@@ -245,6 +250,25 @@ class _Drawing:
     def expiry(self, workload: Workload) -> Schedule:
         return (Pause(point="open", nth=self._times(workload), until_expired=True),)
 
+    def epochs(self, workload: Workload) -> Schedule:
+        """Around the last transaction under a producer id: its end, and the question for another.
+
+        A zombie that goes on behind it; a crash with its decision sent, or in the next one, or
+        none, and the coordinator times it out; answers that are lost.
+        """
+        last = TRANSACTIONS_LEFT - (1 if self._pipeline.spark else 0)  # the ledger has one before
+        ways: list[Schedule] = [
+            (Pause(point="end:answered", nth=last),),
+            (KillSent(nth=TRANSACTIONS_LEFT),),
+            (Kill(point="offsets", nth=last + 1),),
+            (Outlast(point="offsets", nth=last),),
+            (
+                Arm(point="end", nth=last, fault=LoseResponse("EndTxn")),
+                Arm(point="end:answered", nth=last, fault=LoseResponse("InitProducerId")),
+            ),
+        ]
+        return self._pick(ways)
+
     def database(self, workload: Workload) -> Schedule:
         times = self._times(workload)
         if not self._pipeline.writes_kafka and self._rng.random() < 0.6:
@@ -275,18 +299,28 @@ class _Drawing:
 
     def late(self, workload: Workload) -> Schedule:
         """A Produce is held up, and all that are sent again for it are lost, so its attempt is
-        given up; it arrives when that is over, and the next attempt commits."""
+        given up; it arrives when that is over, and the next attempt commits.
+
+        One of the first or of the last that the transaction has: those are waited for by the commit
+        itself. Tasks of Spark's tell the point between them each for itself.
+        """
         nth = self._times(workload)
-        held = self._pick(
+        halfway = "produce:first" in self._points and not self._pipeline.spark
+        point, held = self._pick(
             [
-                DelayRequest("Produce", until="InitProducerId", cut=True),
-                DelayRequest("Produce", until=("EndTxn", "InitProducerId"), seconds=0.1, cut=True),
+                ("open", DelayRequest("Produce", until="InitProducerId", cut=True)),
+                (
+                    "produce:first" if halfway else "open",
+                    DelayRequest(
+                        "Produce", until=("EndTxn", "InitProducerId"), seconds=0.1, cut=True
+                    ),
+                ),
             ]
         )
         lost = LoseRequest("Produce", nth=2, lasting_s=_UNSENT_S)
         return (
-            Arm(point="open", nth=nth, fault=held),
-            Arm(point="open", nth=nth, fault=lost),
+            Arm(point=point, nth=nth, fault=held),
+            Arm(point=point, nth=nth, fault=lost),
         )
 
     def coordinator(self, workload: Workload) -> Schedule:
@@ -410,6 +444,7 @@ _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.DATABASE: _Drawing.database,
     f.EXECUTOR: _Drawing.executor,
     f.EXPIRY: _Drawing.expiry,
+    f.EPOCHS: _Drawing.epochs,
 }
 
 

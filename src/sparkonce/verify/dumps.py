@@ -24,6 +24,7 @@ from sparkonce.local.owner import Owner
 
 _AT_MOST: Final = 40
 _DUMP_TIMEOUT_S: Final = 60
+_SETTLED_WITHIN_S: Final = 4 * _DUMP_TIMEOUT_S
 _LAST_CHARS: Final = 500
 _DATABASES: Final = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
 _TABLES: Final = (
@@ -59,7 +60,7 @@ class Dumps:
             except Exception as error:  # noqa: BLE001 - told in the outcome of its trial
                 failed(error)
 
-        thread = threading.Thread(target=dump, name="sparkonce-dumps")
+        thread = threading.Thread(target=dump, name="sparkonce-dumps", daemon=True)
         self._under_way.append((thread, locks))
         thread.start()
 
@@ -70,9 +71,14 @@ class Dumps:
         """Until the last one has ended."""
         self._is_over.set()
         for thread, locks in self._under_way:
-            thread.join()
+            thread.join(_SETTLED_WITHIN_S)
             with suppress(psycopg.Error):  # the server was killed meanwhile
                 locks.close()
+            if thread.is_alive():
+                raise SparkonceError(
+                    f"a dump beside the pipelines did not end in {_SETTLED_WITHIN_S} s, although "
+                    f"pg_dumpall is given {_DUMP_TIMEOUT_S} s: the server hangs; look into its log"
+                )
         self._under_way.clear()
         self._is_over.clear()
 

@@ -29,6 +29,9 @@ EXECUTOR: Final = "executor"
 EXPIRY: Final = "expiry"
 """On a cluster that soon forgets transactional ids; in the full preset."""
 
+EPOCHS: Final = "epochs"
+"""On a cluster where producer ids are soon used up; in the full preset."""
+
 OUTSIDE: Final = frozenset({"fence", "end:answered", "spark-commit"})
 """Points between two transactions."""
 OPEN: Final = frozenset({"produce:last", "offsets", "end"})
@@ -93,6 +96,6 @@ def _is_plain(pipeline: Pipeline) -> bool:
     )
 
 
-_WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2}
-_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2, REFUSAL: 4}
+_WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2, EPOCHS: 5}
+_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2, REFUSAL: 4, EPOCHS: 5}
 _WITH_STATE: Final = {CRASH: 2, STATE: 5, ZOMBIE: 2}

@@ -14,12 +14,22 @@ from typing import Final
 
 from sparkonce.errors import ConfigError
 from sparkonce.guarantees import Guarantee
-from sparkonce.verify.clusters import CLUSTERS, FORGETFUL, UNVERIFIED, USUAL, VERSION_1, Cluster
+from sparkonce.verify.clusters import (
+    CLUSTERS,
+    FORGETFUL,
+    LAST_EPOCHS,
+    LAST_EPOCHS_1,
+    UNVERIFIED,
+    USUAL,
+    VERSION_1,
+    Cluster,
+)
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.controls import bounces, controls
 from sparkonce.verify.drawing import draw
 from sparkonce.verify.families import (
     BROKERS,
+    EPOCHS,
     EXECUTOR,
     EXPIRY,
     LATE,
@@ -54,11 +64,11 @@ _ON_VERSION_1: Final[Sequence[tuple[str, str]]] = (
     ("stateless", LATE),
 )
 """Of the quick preset; the full one has all of them there."""
-_EXPIRING: Final[Sequence[tuple[str, str]]] = (
-    ("producer", EXPIRY),
-    ("joined producers", EXPIRY),
-    ("stateless", EXPIRY),
+_OF_THE_FULL: Final[Sequence[tuple[Cluster, Sequence[tuple[str, str]]]]] = tuple(
+    (cluster, [(name, family) for name in ("producer", "joined producers", "stateless")])
+    for cluster, family in ((FORGETFUL, EXPIRY), (LAST_EPOCHS, EPOCHS), (LAST_EPOCHS_1, EPOCHS))
 )
+"""What the full preset has first, beside what the quick one has."""
 
 Seen = Counter[tuple[str, str, str]]
 """Trials that the book has of a cell: a pipeline's name, a guarantee, a family."""
@@ -115,7 +125,7 @@ class Presets:
         elsewhere = [(UNVERIFIED, _ON_VERSION_1)]
         if asked.minutes:
             yield from self._by_chance()
-            elsewhere.append((FORGETFUL, _EXPIRING))
+            elsewhere += _OF_THE_FULL
         for pipeline in asked.pipelines:
             for guarantee in pipeline.guarantees:
                 for family in families(pipeline, guarantee):
@@ -155,7 +165,8 @@ class Presets:
             if each.verdict is not Verdict.FAILED
         )
         drawn = self._quick(numbers, seen)
-        drawn += self._elsewhere(numbers, FORGETFUL, _EXPIRING, seen)
+        for cluster, cells in _OF_THE_FULL:
+            drawn += self._elsewhere(numbers, cluster, cells, seen)
         return drawn[: self._wish.runs]
 
     def of_weaker(

@@ -137,7 +137,7 @@ def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
         for path in sorted(segments, key=_size):
             files[f"{path.parent.name}/{path.name}"] = path
     done = kafka.run_tool(
-        "org.apache.kafka.tools.DumpLogSegments",
+        "kafka.tools.DumpLogSegments",
         "--print-data-log",
         "--files",
         ",".join(str(path) for path in files.values()),
@@ -168,18 +168,18 @@ def transaction_state(servers: str, transactional_id: str) -> str:
     """As the coordinator has it: `Ongoing`, `PrepareCommit`, `CompleteAbort`, …; "" if unknown."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
-        # A new client each time: an old one goes on asking a coordinator that has moved.
-        with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
-            try:
+        try:
+            # A new client each time: an old one goes on asking a coordinator that has moved.
+            with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
                 found = admin.describe_transactions([transactional_id])[transactional_id]
                 return str(found.state.value)
-            except TransactionalIdNotFoundError:
-                return ""
-            except KafkaPythonError:
-                # It moves, or the cluster had no transaction yet.
-                if time.monotonic() > deadline_s:
-                    raise
-                time.sleep(0.1)
+        except TransactionalIdNotFoundError:
+            return ""
+        except KafkaPythonError:
+            # It moves or starts again, or the cluster had no transaction yet.
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.1)
 
 
 def await_decisions(servers: str, transactional_ids: Sequence[str]) -> None:
@@ -187,8 +187,14 @@ def await_decisions(servers: str, transactional_ids: Sequence[str]) -> None:
     with closing(KafkaAdminClient(bootstrap_servers=servers)) as admin:
         listed = admin.list_transactions(state_filters=["PrepareCommit", "PrepareAbort"])
     deciding = {each.transactional_id for found in listed.values() for each in found}
+    deadline_s = time.monotonic() + _TIMEOUT_S
     for each in deciding.intersection(transactional_ids):
         while transaction_state(servers, each).startswith("Prepare"):
+            if time.monotonic() > deadline_s:
+                raise LocalError(
+                    f"the markers of {each} were not written within {_TIMEOUT_S:g} s: has each of "
+                    "its partitions a leader?"
+                )
             time.sleep(0.02)  # between two questions to the coordinator
 
 

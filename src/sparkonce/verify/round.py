@@ -26,6 +26,7 @@ from sparkonce.local.spark import spark_home
 from sparkonce.verify import readers
 from sparkonce.verify.child import Child, short_lived
 from sparkonce.verify.contract import Record
+from sparkonce.verify.epochs import plant
 from sparkonce.verify.host import APPLICATIONS, Assignment, Order
 from sparkonce.verify.nemesis import BUSY_MAX, Nemesis
 from sparkonce.verify.outcome import Outcome, Verdict
@@ -106,6 +107,10 @@ class Round:
         return [self._closed(outcome) for outcome in found]
 
     def _outcomes(self, stack: ExitStack) -> list[Outcome]:
+        epochs = {each.name: each.trial.cluster.epoch for each in self._all}
+        if any(epochs.values()):
+            self._heard("planting epochs")
+            plant(self._kafka, epochs)
         with ThreadPoolExecutor(BUSY_MAX) as threads:
             for course in self._all:
                 stack.callback(self._closing, course.close, [course.trial.number])

@@ -1,6 +1,6 @@
 """What a commit does to the table: nothing, files added as they are, or rows written by delta-rs.
 
-Files of ours need no second writing, so they are the rule for appends. A table that has partitions,
+Files of ours need no second writing, so they are the rule for appends. A table that has
 constraints or columns to compute is given the rows instead, one batch at a time.
 """
 
@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from sparkonce.deliver.delta.footer import Footer
+from sparkonce.deliver.delta.shape import Shape
 
-_BATCH_ROWS = 8192
+_BATCH_ROWS: Final = 8192
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Change(Protocol):
@@ -44,29 +47,37 @@ class AddFiles:
     name: str
     """Like no other's; files of the table bear it."""
     footers: Sequence[Footer]
-    indexed: Sequence[str]
-    """Columns with statistics."""
+    shape: Shape
+    removed: Sequence[RemoveAction] = ()
+    """Files that these take the place of."""
     moved: list[Path] = field(default_factory=list)
 
     def commit(self, table: DeltaTable, properties: CommitProperties) -> None:
         actions = [self._move(number, footer) for number, footer in enumerate(self.footers)]
         table.create_write_transaction(
-            list(actions), "append", table.schema(), commit_properties=properties
+            [*self.removed, *actions],
+            "append",
+            table.schema(),
+            list(self.shape.partitioned_by),
+            commit_properties=properties,
         )
 
     def _move(self, number: int, footer: Footer) -> AddAction:
         """Out of the stage, which is cleared; VACUUM finds those of a driver that dies here."""
-        path = self.root / f"part-{number:05}-{self.name}-c000.snappy.parquet"
+        partition = {name: footer.partition.get(name) for name in self.shape.partitioned_by}
+        folder = self.root.joinpath(*(_folder(*each) for each in partition.items()))
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"part-{number:05}-{self.name}-c000.snappy.parquet"
         footer.path.rename(path)
         self.moved.append(path)
         status = path.stat()
         return AddAction(
-            path=path.name,
+            path=path.relative_to(self.root).as_posix(),
             size=status.st_size,
-            partition_values={},
+            partition_values=partition,
             modification_time=int(status.st_mtime * 1000),
             data_change=True,
-            stats=footer.statistics(self.indexed),
+            stats=footer.statistics(self.shape.indexed),
         )
 
     def undo(self) -> None:
@@ -98,3 +109,8 @@ class AppendRows:
 
     def undo(self) -> None:
         """What delta-rs wrote is under names of its own: VACUUM finds it."""
+
+
+def _folder(name: str, value: str | None) -> str:
+    """Of a partition, as Delta's own writers name it. Most readers go by the log alone."""
+    return f"{quote(name, safe='')}={_NULL if value is None else quote(value, safe='')}"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
 
-from sparkonce.deliver.delta.stage import columns_with_nan
+from sparkonce.deliver.delta.files import columns_with_nan, partition
 from sparkonce.deliver.store import Part, StoreError
 
 _CHARS_MAX: Final = 32
@@ -33,6 +33,8 @@ class Footer:
     """Of columns that are not nested."""
     bounds: Mapping[str, tuple[str, str]]
     """Smallest and largest, in JSON: nothing of theirs is less, nothing greater."""
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    """Columns that are not in the file: each has one value there, in Delta's words."""
 
     @classmethod
     def read(cls, path: Path) -> Footer:
@@ -53,7 +55,13 @@ class Footer:
             nulls[column.name] = sum(each.null_count for each in found)
             if column.name not in unordered and (both := _bounds(found)) is not None:
                 bounds[column.name] = both
-        return cls(path, metadata.num_rows, nulls, bounds)
+        return cls(path, metadata.num_rows, nulls, bounds, partition(metadata.metadata))
+
+    def has_null(self, name: str) -> bool:
+        """Or may have: it does not tell of every column."""
+        if name in self.partition:
+            return self.partition[name] is None
+        return self.nulls.get(name, 1) > 0
 
     def statistics(self, columns: Sequence[str]) -> str:
         """The JSON of Delta's `add.stats`, with these columns."""
@@ -72,22 +80,26 @@ class Footer:
 
 
 def read_all(parts: Iterable[Part]) -> list[Footer]:
-    """StoreError unless every file is there with all of its rows."""
+    """StoreError unless every task's files are there with all of its rows."""
     footers: list[Footer] = []
     for part in parts:
         try:
-            footer = Footer.read(Path(part.name))
+            found = read_folder(Path(part.name))
         except (OSError, ValueError) as error:
             raise StoreError(
                 f"what task {part.task} has staged can't be read: {error}. If executors are on "
                 "other machines, the table's path must be one that they and the driver share"
             ) from error
-        if footer.rows != part.records:
+        if (there := sum(footer.rows for footer in found)) != part.records:
             raise StoreError(
-                f"task {part.task} has staged {part.records} rows and {footer.rows} are there"
+                f"task {part.task} has staged {part.records} rows and {there} are there"
             )
-        footers.append(footer)
+        footers += found
     return footers
+
+
+def read_folder(folder: Path) -> list[Footer]:
+    return [Footer.read(path) for path in sorted(folder.iterdir())]
 
 
 def _bounds(found: Iterable[Any]) -> tuple[str, str] | None:

@@ -18,6 +18,16 @@ _GENERATED: Final = "delta.generationExpression"
 _INDEXED: Final = 32
 _CHECKED: Final = (_GENERATED, "delta.invariants", "delta.identity.start", "CURRENT_DEFAULT")
 """In a column's metadata: whoever writes has something to compute or to check."""
+_IN_FOLDERS: Final = (
+    t.StringType,
+    t.BooleanType,
+    t.ByteType,
+    t.ShortType,
+    t.IntegerType,
+    t.LongType,
+    t.DateType,
+)
+"""Types of partitions whose values everybody writes as the same text."""
 _HARMLESS: Final = frozenset(
     {
         "appendOnly",
@@ -41,7 +51,7 @@ class Shape:
     path: str
     fields: Mapping[str, t.StructField]
     properties: Mapping[str, str]
-    is_partitioned: bool
+    partitioned_by: tuple[str, ...]
     features: frozenset[str]
 
     @classmethod
@@ -52,7 +62,7 @@ class Shape:
             path,
             {field.name: field for field in schema.fields},
             metadata.configuration,
-            bool(metadata.partition_columns),
+            tuple(metadata.partition_columns),
             frozenset(table.protocol().writer_features or ()),
         )
 
@@ -85,14 +95,32 @@ class Shape:
     def takes_files(self) -> bool:
         """Whether Parquet files with its columns can be added as they are."""
         return not (
-            self.is_partitioned
-            or self.features - _HARMLESS
+            self.features - _HARMLESS
             or any(name.startswith("delta.constraints.") for name in self.properties)
             or self.properties.get("delta.columnMapping.mode", "none") != "none"
             or "delta.dataSkippingStatsColumns" in self.properties
             or any(name in field.metadata for name in _CHECKED for field in _all(self.fields))
             or any(_has_required(field.dataType) for field in self.fields.values())
+            or any(
+                type(self.fields[name].dataType) not in _IN_FOLDERS for name in self.partitioned_by
+            )
         )
+
+    @property
+    def takes_rewriting(self) -> bool:
+        """Whether files of the table can be replaced by others without telling more of it."""
+        return (
+            self.takes_files
+            and "deletionVectors" not in self.features
+            and self.properties.get("delta.enableDeletionVectors") != "true"
+            and self.properties.get("delta.enableChangeDataFeed") != "true"
+        )
+
+    def staged_by(self, columns: Columns) -> tuple[str, ...]:
+        """Columns of which each staged file has one value, so that it can be added as it is."""
+        if not self.takes_files:
+            return ()
+        return tuple(name for name in self.partitioned_by if name in columns.names)
 
     def check(self, columns: Columns, *, upserts: bool) -> None:
         missing = [name for name in columns.names if name not in self.fields]

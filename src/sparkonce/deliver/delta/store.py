@@ -138,9 +138,13 @@ class DeltaStore:
     # -- the steps -----------------------------------------------------------------------------
 
     def stage(self, epoch: int, attempt: int) -> DeltaStage:
+        with self._log.lock:
+            shape = Shape.of(self._log.seen.table, str(self._place.root))
         folder = self._place.attempt(epoch, attempt)
         folder.mkdir(exist_ok=True)
-        return DeltaStage(str(folder))
+        return DeltaStage(
+            str(folder), () if self._settings.upserts else shape.staged_by(self._columns)
+        )
 
     def begin(self, epoch: int) -> DeltaTransaction:
         transaction = DeltaTransaction(self._log, self._place, self._settings, self._columns, epoch)

@@ -11,7 +11,9 @@ from sparkonce.deliver.delta.changes import AddFiles, AppendRows, Change, NoRows
 from sparkonce.deliver.delta.footer import Footer, read_all
 from sparkonce.deliver.delta.ledger import Note
 from sparkonce.deliver.delta.log import Log, Seen
+from sparkonce.deliver.delta.newest import Newest
 from sparkonce.deliver.delta.place import Place
+from sparkonce.deliver.delta.rewrite import RewriteFiles
 from sparkonce.deliver.delta.shape import Shape
 from sparkonce.deliver.delta.upsert import MergeRows
 from sparkonce.deliver.settings import TableSettings
@@ -48,14 +50,23 @@ class DeltaTransaction:
             shape = Shape.of(self._log.seen.table, str(self._place.root))
         shape.check(self._columns, upserts=self._settings.upserts)
         if self._settings.upserts:
-            merge = MergeRows(self._columns, footers)
-            merge.check()
-            self._change = merge
-        elif shape.takes_files:
+            newest = Newest(self._columns, footers)
+            newest.check(shape.required)
+            self._change = (
+                RewriteFiles(newest, shape, self._place.root, self._name)
+                if shape.takes_rewriting
+                else MergeRows(newest)
+            )
+        elif shape.takes_files and _are_split(footers, shape.staged_by(self._columns)):
             _check_nulls(footers, shape)
-            self._change = AddFiles(self._place.root, self._name, footers, shape.indexed)
-        else:
+            self._change = AddFiles(self._place.root, self._name, footers, shape)
+        elif _are_split(footers, ()):
             self._change = AppendRows(footers, shape.left_out(self._columns))
+        else:
+            raise StoreError(
+                f"partitions or constraints of {shape.path} have changed while rows were staged "
+                "for it: the batch is run again, for the table as it is now"
+            )
         return Loaded(sum(footer.rows for footer in footers))
 
     def note(self, entry: Entry, sources: Sources) -> None:
@@ -87,9 +98,14 @@ class DeltaTransaction:
         return last
 
 
+def _are_split(footers: Sequence[Footer], columns: Sequence[str]) -> bool:
+    """Each file has one value of each of these columns, and all values of others."""
+    return all(set(footer.partition) == set(columns) for footer in footers)
+
+
 def _check_nulls(footers: Sequence[Footer], shape: Shape) -> None:
     for name in shape.required:
-        if any(footer.nulls.get(name, 1) for footer in footers):
+        if any(footer.has_null(name) for footer in footers):
             raise RowsRefused(
                 f"column {name!r} of the table {shape.path} is NOT NULL, and it is null in rows of "
                 "this batch: mend them before writing, or filter them out"

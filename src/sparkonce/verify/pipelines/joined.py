@@ -29,7 +29,7 @@ def run(job: Job) -> None:
     settings = relay.client_settings(job)
     with TransactionalProducer({**settings, "transactional.id": job.name}) as owner:
         job.observe("fence")
-        owner.init_transactions()
+        relay.begin(job, owner)
         writers = _Writers(job, settings)
         with closing(Input(job)) as source, closing(writers):
             relay.relay(source, lambda batch: _transaction(job, owner, writers, source, batch))

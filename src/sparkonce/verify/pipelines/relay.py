@@ -16,6 +16,7 @@ from confluent_kafka import Message
 
 from sparkonce.errors import AbortableError, BrokerError, OutcomeUnknown, Unreachable
 from sparkonce.produce import Delivery, Producer, TransactionalProducer
+from sparkonce.produce.delivery import OnDelivery
 from sparkonce.verify.contract import Job, Record
 from sparkonce.verify.pipelines import kafka_input
 from sparkonce.verify.pipelines.kafka_input import Input
@@ -49,7 +50,7 @@ def run(job: Job) -> None:
     if in_transactions:
         with TransactionalProducer({**settings, "transactional.id": job.name}) as producer:
             job.observe("fence")
-            producer.init_transactions()
+            begin(job, producer)
             with closing(Input(job)) as source:
                 relay(source, lambda batch: _transaction(job, producer, source, batch))
         return
@@ -71,6 +72,13 @@ def run(job: Job) -> None:
         plain.flush()
 
 
+def begin(job: Job, producer: TransactionalProducer) -> None:
+    """Take over, and end what requests that came late have left undecided about the group: other
+    clients would wait for that for ever."""
+    producer.init_transactions()
+    producer.committed_offsets(job.name)
+
+
 def relay(source: Input, write: Callable[[list[Message]], None]) -> None:
     while batch := source.next_batch():
         write(batch)
@@ -84,8 +92,9 @@ def _transaction(
         try:
             producer.begin_transaction()
             job.observe("open")
-            _produce(job, producer, batch)
-            producer.flush()
+            # Callbacks alone are told what fails, and the second half is left to the commit to wait
+            # for: the pipeline of joined producers does neither.
+            _produce(job, producer, batch, _pass_over)
             job.observe("produce:last")
             if not outside:
                 producer.send_offsets_to_transaction(source.offsets(), job.name)
@@ -111,7 +120,7 @@ def commit(producer: TransactionalProducer) -> None:
 
 
 def _data_first(job: Job, producer: Producer, source: Input, batch: list[Message]) -> None:
-    _produce(job, producer, batch)
+    _produce(job, producer, batch, None)
     producer.flush()
     job.observe("produce:last")
     job.observe("offsets")
@@ -122,20 +131,21 @@ def _data_first(job: Job, producer: Producer, source: Input, batch: list[Message
 def _progress_first(job: Job, producer: Producer, source: Input, batch: list[Message]) -> None:
     source.commit()
     job.observe("offsets")
-    _produce(job, producer, batch)
+    # Where records may be lost, one that is does not stop the others.
+    _produce(job, producer, batch, _pass_over)
     producer.flush()
     job.observe("produce:last")
 
 
 def _nobody_waits(job: Job, producer: Producer, source: Input, batch: list[Message]) -> None:
-    _produce(job, producer, batch)
+    _produce(job, producer, batch, _pass_over)
     job.observe("produce:last")
 
 
-def _produce(job: Job, producer: Producer, batch: list[Message]) -> None:
+def _produce(
+    job: Job, producer: Producer, batch: list[Message], on_delivery: OnDelivery | None
+) -> None:
     half = len(batch) // 2
-    # Where records may be lost, one that is does not stop the others.
-    on_delivery = _pass_over if job.guarantee in ("none", "at_most_once") else None
     for number, message in enumerate(batch):
         producer.produce(
             job.output_topic, message.value(), key=message.key(), on_delivery=on_delivery
