@@ -7,6 +7,8 @@ from mutants.mutant import Cell, Change, Mutant
 _CRASH = Cell("stateless", "exactly_once", "crash")
 _NETWORK = Cell("stateless", "exactly_once", "network")
 _WORKER = Cell("stateless", "exactly_once", "worker")
+_REFUSAL = Cell("stateless", "exactly_once", "refusal")
+_STATE = Cell("stateful", "exactly_once", "state")
 _STATE_CRASH = Cell("stateful", "exactly_once", "crash")
 _STATE_TIMEOUT = Cell("stateful", "exactly_once", "timeout")
 _STATE_ZOMBIE = Cell("stateful", "exactly_once", "zombie")
@@ -229,6 +231,56 @@ STREAMING = (
         cells=(Cell("stateless", "exactly_once", "checkpoint"),),
         changes=(Change(_RECOVERY, "    return StartFromLedger()\n", "    return GoOn()\n"),),
     ),
+    Mutant(
+        name="a lost ledger is taken for a new one",
+        sabotages="A batch that Spark has not finished is run again where the ledger is gone",
+        cells=(_REFUSAL,),
+        changes=(
+            Change(
+                _RECOVERY,
+                'if checkpoint.committed == planned or ledger_lost == "replay":',
+                'if checkpoint.committed == planned or ledger_lost != "skip":',
+            ),
+        ),
+    ),
+    Mutant(
+        name="the first batch is presumed new",
+        sabotages="The first batch is run again where it was planned and the ledger is gone",
+        cells=(_REFUSAL,),
+        changes=(
+            Change(
+                _RECOVERY,
+                'if checkpoint.committed == planned or ledger_lost == "replay":',
+                'if checkpoint.committed == planned or planned == 0 or ledger_lost == "replay":',
+            ),
+        ),
+    ),
+    Mutant(
+        name="an older copy of the checkpoint goes on",
+        sabotages="A checkpoint that is older than the ledger runs again what was written since",
+        cells=(_REFUSAL,),
+        changes=(
+            Change(
+                _RECOVERY,
+                "    if entry.batch > checkpoint.planned:\n",
+                "    if entry.batch > checkpoint.planned:\n        return GoOn()\n"
+                "    if entry.batch > checkpoint.planned:\n",
+            ),
+            Change(_PIPELINE, _ALREADY, f"{_ALREADY[:-1]} and False:"),
+        ),
+    ),
+    Mutant(
+        name="another query's entry is gone on from",
+        sabotages="A checkpoint goes on although another one has written under the same name since",
+        cells=(_REFUSAL,),
+        changes=(
+            Change(
+                _RECOVERY,
+                "    if entry.query != checkpoint.query:\n",
+                "    if entry.query != checkpoint.query and entry.batch < 0:\n",
+            ),
+        ),
+    ),
     # -- state ------------------------------------------------------------------------------------
     Mutant(
         name="Spark's commit names the former state",
@@ -276,7 +328,7 @@ STREAMING = (
     Mutant(
         name="state by version, unguarded",
         sabotages="State is named by its version alone, and nobody looks whose it is",
-        cells=(Cell("stateful", "exactly_once", "state"), _STATE_ZOMBIE),
+        cells=(_STATE, _STATE_ZOMBIE),
         changes=(
             Change(
                 "stream/state_format.py",
@@ -287,6 +339,19 @@ STREAMING = (
                 "stream/writer.py",
                 "if must_agree or format_version >= 2:",
                 "if format_version >= 2:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="versions in doubt are forgotten",
+        sabotages="With state by version, a start does not know which versions were computed "
+        "twice, and reads a fenced driver's snapshot of one",
+        cells=(_STATE,),
+        changes=(
+            Change(
+                "stream/state_by_version.py",
+                "        self._given_up |= set(self._notes.read(entry.state).get(_GIVEN_UP, ()))\n",
+                "",
             ),
         ),
     ),

@@ -7,18 +7,26 @@ outside service answers differently each time, so that the states can be told ap
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
 
 from jobs import Job, apart
 from oracle import hanging
 from parts import wait_until
-from sparkonce.errors import ConfigError, SparkonceError
+from sparkonce import TransactionalProducer
+from sparkonce.errors import ConfigError, FencedError, SparkonceError
+from sparkonce.stream.checkpoint import CheckpointFolder
 from sparkonce.stream.ledger import LedgerError
+from sparkonce.stream.state import StateNotes
+from sparkonce.stream.state_by_id import StateById
 from stream_jobs import PROVIDERS, STORE, MakeJob, fill, sums_told
 
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -39,6 +47,7 @@ OFTEN = {
     # Else all later queries of this process have to write snapshots as often.
     "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
 }
+BY_VERSION = ["hdfs", "rocksdb with changelog, format 1"]
 BATCHES, PER_BATCH = 5, 40
 PER_KEY = PER_BATCH // 10
 
@@ -75,6 +84,20 @@ def go_on(job: Job, spark: SparkSession) -> None:
     """A start that finds its state on disk, with more to do."""
     fill(job.servers, job.source, BATCHES * PER_BATCH, PER_BATCH)
     job.run(spark)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The driver with its JVM."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    both = [pid, *map(int, found)]
+    for each in both:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for each in both:
+            os.kill(each, signal.SIGCONT)
 
 
 def increments(job: Job) -> list[int]:
@@ -167,7 +190,90 @@ def test_a_fenced_driver_does_not_change_its_successors_state(
     assert increments(overtaken) == [1] * BATCHES
 
 
-@pytest.mark.parametrize("store", ["hdfs", "rocksdb with changelog, format 1"])
+def files_of_state(job: Job) -> dict[Path, bytes]:
+    found = Path(job.checkpoint, "state").glob("[0-9]*/[0-9]*/*")
+    return {each: each.read_bytes() for each in found if each.is_file()}
+
+
+def take_over(job: Job) -> None:
+    """As another driver would: whoever came before is fenced."""
+    named = {"bootstrap.servers": job.servers, "transactional.id": job.name}
+    with TransactionalProducer(named) as another:
+        another.init_transactions()
+
+
+def test_a_snapshot_of_a_fenced_driver_is_not_gone_on_from(
+    spark: SparkSession, new_job: MakeJob, service: Path
+) -> None:
+    """It is stopped behind its tasks; its successor computes the batch again, decides it and ends;
+    then its maintenance writes what it remembers."""
+    job = a_job(new_job, service, "hdfs")
+    held = replace(job, hold_at="offsets", hold_time=BATCHES, conf=job.conf | OFTEN)
+    state = Path(job.checkpoint, "state")
+    with apart([held]) as first:
+        wait_until(lambda: is_in_a_snapshot(state), "maintenance has written a snapshot")
+        with stopped(first.pid):
+            service.write_text("7")
+            job.run(spark)
+            assert not is_in_a_snapshot(state)
+        wait_until(lambda: is_in_a_snapshot(state), "the fenced driver has written a snapshot")
+        held.release()
+        assert first.wait(60) != 0
+    assert "FencedError" in held.log.read_text()
+    assert is_in_a_snapshot(state)
+    service.write_text("100")
+    go_on(job, spark)
+    assert increments(job) == [1] * (BATCHES - 1) + [7, 100]
+
+
+@pytest.mark.parametrize("store", BY_VERSION)
+def test_a_driver_that_was_fenced_while_it_rested_computes_no_state(
+    spark: SparkSession, new_job: MakeJob, service: Path, store: str
+) -> None:
+    """Its successor may have looked for what is planned before it plans, and so would not know that
+    the version is in doubt."""
+    job = a_job(new_job, service, store)
+    own = spark.newSession()
+    for key, value in ({"spark.sql.shuffle.partitions": "2"} | job.conf).items():
+        own.conf.set(key, value)
+    frame, mode = job.frame(own)
+    writer = job.writer(frame, mode).option("topic", job.target)
+    query = writer.trigger(processingTime="0 seconds").start()
+    try:
+        query.processAllAvailable()
+        before = files_of_state(job)
+        take_over(job)
+        fill(job.servers, job.source, BATCHES * PER_BATCH, PER_BATCH)
+        with pytest.raises(StreamingQueryException, match="FencedError"):
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert files_of_state(job) == before
+    assert increments(job) == [1] * BATCHES
+
+
+def test_a_driver_that_was_fenced_before_its_run_removes_no_state(
+    spark: SparkSession, new_job: MakeJob, service: Path
+) -> None:
+    """Its successor has decided a batch that Spark has not yet committed: to one that is fenced,
+    that looks like a batch which was planned and given up."""
+    job = a_job(new_job, service, "hdfs")
+    job.run(spark)
+    log = Path(job.checkpoint, "offsets")
+    (log / str(BATCHES)).write_text((log / str(BATCHES - 1)).read_text())
+    successors = Path(job.checkpoint, "state", "0", "0", f"{BATCHES + 1}.delta")
+    successors.write_text("of the successor")
+
+    def fence(point: str) -> None:
+        if point == "fence":
+            take_over(job)
+
+    with pytest.raises(FencedError):
+        job.run(spark, fence)
+    assert successors.exists()
+
+
+@pytest.mark.parametrize("store", BY_VERSION)
 def test_a_file_of_state_that_is_missing_is_refused(
     spark: SparkSession, new_job: MakeJob, service: Path, store: str
 ) -> None:
@@ -216,3 +322,21 @@ def test_state_that_is_kept_in_an_unknown_way_is_refused(
     job = new_job(kind="weighed", count=10, service=str(service), conf={STORE: own})
     with pytest.raises(ConfigError, match=rf"{own} keeps state in a way .*RocksDB"):
         job.run(spark)
+
+
+def test_a_plan_in_which_no_state_is_found_is_not_decided(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A query of which it was thought that it keeps state."""
+    folder = CheckpointFolder(spark, str(tmp_path / "c"))
+    state = StateById(spark, folder, StateNotes(folder, kept=2))
+
+    def seal(frame: DataFrame, batch: int) -> None:
+        state.seal(batch, None)
+
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    writer = rows.writeStream.foreachBatch(seal).trigger(once=True)
+    query = writer.option("checkpointLocation", folder.location).start()
+    with pytest.raises(StreamingQueryException, match=r"LedgerError.*no operator that does"):
+        query.awaitTermination()
+    assert folder.files.names("sparkonce/state") == []

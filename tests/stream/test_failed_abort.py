@@ -48,6 +48,9 @@ class Unsettled:
     def __init__(self, error: SparkonceError) -> None:
         self._error = error
 
+    def prepare(self, entry: Entry, *, is_first: bool) -> None:
+        assert is_first
+
     def settle(self, entry: Entry, *, has_computed: bool) -> None:
         assert has_computed
         raise self._error

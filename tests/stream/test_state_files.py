@@ -139,7 +139,7 @@ def test_a_second_attempt_keeps_the_changes_of_a_stage_that_is_not_computed_agai
     """Below another shuffle: Spark goes on with what was shuffled, and writes no state anew."""
     delta = put(folder, "state/0/0/1.delta")
     state = by_version(folder)
-    state.give_up(0)
+    state.prepare(0, is_first=False)
     assert delta.exists()
     assert files_in(folder, state.seal(0, None)) == {"state/0/0/1.delta"}
 
@@ -165,7 +165,7 @@ def test_a_snapshot_that_may_be_of_an_aborted_attempt_goes(
     else:
         doubtful = put(folder, f"{place}/1.snapshot")
     state = by_version(folder)
-    state.give_up(0)
+    state.prepare(0, is_first=False)
     assert not doubtful.exists()
 
 
@@ -173,7 +173,7 @@ def test_a_snapshot_that_is_all_of_a_version_stays(folder: CheckpointFolder) -> 
     """RocksDB without changes of its own."""
     whole = snapshot(folder, "state/0/0/1.zip", [])
     state = by_version(folder)
-    state.give_up(0)
+    state.prepare(0, is_first=False)
     assert whole.exists()
     assert files_in(folder, state.seal(0, None)) == {"state/0/0/1.zip"}
 
@@ -195,7 +195,7 @@ def test_a_snapshot_that_has_column_families_first_stays(
     version = 1 if before is None else 2
     put(folder, f"state/0/0/{version}.changelog")
     mine = snapshot(folder, f"state/0/0/{version}.zip", families)
-    by_version(folder).give_up(version - 1)
+    by_version(folder).prepare(version - 1, is_first=False)
     assert mine.exists() == stays
 
 
@@ -204,5 +204,44 @@ def test_a_snapshot_in_doubt_goes_where_the_one_before_was_cleared_away(
 ) -> None:
     put(folder, "state/0/0/20.changelog")
     doubtful = snapshot(folder, "state/0/0/20.zip", ["default", "sum"])
-    by_version(folder).give_up(19)
+    by_version(folder).prepare(19, is_first=False)
     assert not doubtful.exists()
+
+
+def test_a_snapshot_that_stays_is_compared(folder: CheckpointFolder) -> None:
+    """Of a driver that was fenced and goes on, it may have come before changes that are noticed."""
+    put(folder, "state/0/0/1.changelog")
+    log(folder, planned=0, committed=None)
+    state = by_version(folder)
+    state.verify(None)
+    put(folder, "state/0/0/1.changelog")
+    mine = snapshot(folder, "state/0/0/1.zip", ["default", "sum"])
+    mark = state.seal(0, None)
+    log(folder, planned=0, committed=0)
+    by_version(folder).verify(entry(0, mark))
+    mine.write_bytes(mine.read_bytes() + b"another's")
+    with pytest.raises(LedgerError, match=r"1\.zip is not what the visible attempt wrote"):
+        by_version(folder).verify(entry(0, mark))
+
+
+@pytest.mark.parametrize(("kind", "whole"), [("delta", "snapshot"), ("changelog", "zip")])
+def test_a_snapshot_of_a_fenced_driver_goes_before_state_is_read(
+    folder: CheckpointFolder, kind: str, whole: str
+) -> None:
+    """It computed the version that its successor decided, and remembers it. It may write it before
+    a start, or before a batch of the run."""
+    put(folder, f"state/0/0/1.{kind}")
+    log(folder, planned=0, committed=None)
+    successor = by_version(folder)
+    successor.verify(None)
+    put(folder, f"state/0/0/1.{kind}")
+    mark = successor.seal(0, None)
+    log(folder, planned=0, committed=0)
+    next_run = by_version(folder)
+    for read in (
+        lambda: next_run.verify(entry(0, mark)),
+        lambda: next_run.prepare(1, is_first=True),
+    ):
+        zombies = snapshot(folder, f"state/0/0/1.{whole}", [])
+        read()
+        assert not zombies.exists()

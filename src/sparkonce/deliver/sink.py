@@ -104,6 +104,9 @@ class TableSink:
     def trouble(self) -> str | None:
         return None  # Spark's own message has it
 
+    def check_owner(self) -> None:
+        self._store.begin(self._held.epoch).rollback()
+
     def fence(self) -> None:
         """The epoch was raised when this driver took over. An attempt is told from others by the
         place where its rows are staged, and no transaction loads any other's."""

@@ -142,6 +142,14 @@ class TransactionalProducer(Producer):
             self._identity = self._coordinator.init()
             self._life.to(State.READY)
 
+    def check_owner(self) -> None:
+        """Ask the coordinator whether another producer has taken over; the error says so."""
+        if self._life.state in BROKEN:
+            self._life.need_writable()
+        with self._failing():
+            begun = Begun.NO if self._life.state is State.READY else self._begun()
+            self._ownership.is_open(self._known(), begun)
+
     def begin_transaction(self) -> None:
         if self._life.state is State.READY:
             with self._failing():

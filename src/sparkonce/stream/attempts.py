@@ -54,6 +54,10 @@ class _Clock:
 class Computed(Protocol):
     """What Spark computes for a batch: rows, and the state that they come from."""
 
+    def prepare(self, entry: Entry, *, is_first: bool) -> None:
+        """Before an attempt: remove what an aborted one left. Only while this driver is the owner:
+        one that is fenced would remove what belongs to its successor, or write over it."""
+
     def seal(self, entry: Entry) -> Entry:
         """All rows are written. Adds to the entry which state belongs to them, or raises if what
         was computed must not be decided."""
@@ -61,10 +65,6 @@ class Computed(Protocol):
     def settle(self, entry: Entry, *, has_computed: bool) -> None:
         """The attempt was aborted: wait until nothing of it runs any more. `has_computed`: it had
         come to where Spark is asked for rows."""
-
-    def clear(self, entry: Entry) -> None:
-        """Remove what an aborted attempt left. Only under a new epoch: a driver that is fenced
-        would remove what belongs to its successor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ class Attempts:
             steps.append(step)
             since_s = time.monotonic()
             if step is Step.FENCE:
+                if computed:
+                    computed.prepare(entry, is_first=is_first)
                 self._sink.fence()
-                if computed and not is_first:
-                    computed.clear(entry)
             elif step is Step.WRITE:
                 written = self._sink.write(frame)
             elif step is Step.RECORD:

@@ -100,7 +100,7 @@ class _Rows:
     def settle(self, entry: Entry, *, has_computed: bool) -> None:
         self._run.settle(has_computed=has_computed)
 
-    def clear(self, entry: Entry) -> None:
+    def prepare(self, entry: Entry, *, is_first: bool) -> None:
         """There is no state to remove."""
 
 

@@ -176,6 +176,9 @@ class KafkaSink:
     def trouble(self) -> str | None:
         return self._desk.trouble
 
+    def check_owner(self) -> None:
+        self._owner.check()
+
     def fence(self) -> None:
         self._owner.begin()
         self._identity = self._producer.identity

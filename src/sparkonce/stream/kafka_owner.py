@@ -31,6 +31,13 @@ class KafkaOwner:
         """The ledger's last entry as this driver knows it: found when it took over, or its own."""
         self._newest = newest
 
+    def check(self) -> None:
+        """FencedError if another driver has taken over."""
+        try:
+            self.producer.check_owner()
+        except OwnershipUncertain as forgotten:
+            self._take_over_again(forgotten)
+
     def begin(self) -> None:
         """Begin a transaction, under a new producer id where the cluster has forgotten the last."""
         try:

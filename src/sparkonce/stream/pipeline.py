@@ -89,9 +89,16 @@ class Pipeline:
         """Before a run begins: nothing of a former one goes on, and state is what it should be."""
         self._run.settle_former()
         if self._state:
+            if self._state.is_shared:
+                self._sink.check_owner()
             self._state.verify(self._last)
             if self._last is not None and self._last.state is not None:
                 self._sealed = self._last.batch, self._last.state
+
+    def prepare(self, entry: Entry, *, is_first: bool) -> None:
+        if self._state and self._state.is_shared:
+            self._sink.check_owner()
+            self._state.prepare(entry.batch, is_first=is_first)
 
     def seal(self, entry: Entry) -> Entry:
         self._run.check()
@@ -104,10 +111,6 @@ class Pipeline:
 
     def settle(self, entry: Entry, *, has_computed: bool) -> None:
         self._run.settle(has_computed=has_computed)
-
-    def clear(self, entry: Entry) -> None:
-        if self._state:
-            self._state.give_up(entry.batch)
 
     # -- on the way -------------------------------------------------------------------------------
 

@@ -28,13 +28,18 @@ _TIDY_EVERY: Final = 10
 class AttemptState(Protocol):
     """The state of one query, through all attempts at its batches."""
 
+    is_shared: bool
+    """Whether others with this checkpoint write files of the same names: then nothing is computed,
+    and nothing removed, before the sink has been asked whether this driver is still the owner."""
+
+    def prepare(self, batch: int, *, is_first: bool) -> None:
+        """Before an attempt, if state is shared. Not `is_first`: the batch is run again in the same
+        run, nothing of the former attempt runs any more, and what it left must not be taken for
+        that of this one."""
+
     def seal(self, batch: int, former: str | None) -> str:
         """Between the rows and the decision: say which state this attempt has written, given what
         the last visible one said. Raises where it must not be decided."""
-
-    def give_up(self, batch: int) -> None:
-        """The batch is run again in the same run, and nothing of this attempt runs any more: what
-        it left must not be taken for that of the next."""
 
     def verify(self, entry: Entry | None) -> None:
         """Before Spark reads: it finds the state that the ledger names, or nothing starts."""

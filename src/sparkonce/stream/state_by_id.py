@@ -30,6 +30,8 @@ _KEEPS_STATE: Final = "org.apache.spark.sql.execution.streaming.operators.statef
 
 
 class StateById:
+    is_shared = False
+
     def __init__(self, spark: SparkSession, folder: CheckpointFolder, notes: StateNotes) -> None:
         self._spark = spark
         self._folder = folder
@@ -37,9 +39,16 @@ class StateById:
         self._query: str | None = None
 
     def seal(self, batch: int, former: str | None) -> str:
+        operators = self._operators()
+        if not operators:
+            raise LedgerError(
+                f"the query of {self._folder.location} keeps state, and the plan of batch {batch} "
+                "has no operator that does: this is a plan that is not understood, and which state "
+                "belongs to the batch can't be told; please report it"
+            )
         ids: dict[str, list[list[str]]] = {}
         begun_from: dict[str, list[list[str] | None]] = {}
-        for operator in self._operators():
+        for operator in operators:
             number = str(operator.getStateInfo().operatorId())
             last = self._last_runs(operator)
             ids[number] = [each["stateStoreCkptId"] for each in last]
@@ -52,7 +61,7 @@ class StateById:
             )
         return self._notes.write(batch, {IDS: ids})
 
-    def give_up(self, batch: int) -> None:
+    def prepare(self, batch: int, *, is_first: bool) -> None:
         """Nobody ever reads state under an id that was not decided."""
 
     def verify(self, entry: Entry | None) -> None:

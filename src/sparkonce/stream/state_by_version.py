@@ -12,7 +12,12 @@ Snapshots can't be compared: Spark's maintenance writes them when it likes, from
 version that was computed once can have one content only. Where a version was given up, a snapshot
 may be of either attempt; it is removed whenever it is seen, as Spark does without it. It does not
 where column families were made in this version, which changes don't tell: then the commit itself
-writes the snapshot, each attempt's over that of the one before, and it stays.
+writes the snapshot, each attempt's over that of the one before, and it stays. It is written once
+and no more, so the note has its hash too.
+
+A driver that is fenced would write over its successor's files, so before it computes or removes
+anything it asks whether it is still the owner. What it does then was planned before its successor
+looked for what was planned, and that one knows which version is in doubt.
 """
 
 from __future__ import annotations
@@ -40,6 +45,8 @@ _OF_ROCKSDB: Final = ("SSTs", "logs")
 
 
 class StateByVersion:
+    is_shared = True
+
     def __init__(self, folder: CheckpointFolder, notes: StateNotes, *, kept: int) -> None:
         """Spark keeps `kept` versions, and all that these are built on."""
         self._folder = folder
@@ -47,6 +54,11 @@ class StateByVersion:
         self._kept = kept
         self._given_up: set[int] = set()
         self._places: list[str] | None = None
+
+    def prepare(self, batch: int, *, is_first: bool) -> None:
+        if not is_first:
+            self._given_up.add(batch + 1)
+        self._drop_doubtful()
 
     def seal(self, batch: int, former: str | None) -> str:
         version = batch + 1
@@ -67,10 +79,6 @@ class StateByVersion:
         self._places = places  # all of them: each has this version
         note = {FILES: files, _FORMER: former, _GIVEN_UP: sorted(self._given_up)}
         return self._notes.write(batch, note)
-
-    def give_up(self, batch: int) -> None:
-        self._given_up.add(batch + 1)
-        self._drop_doubtful()
 
     def verify(self, entry: Entry | None) -> None:
         checkpoint = self._folder.read()
@@ -157,7 +165,8 @@ class StateByVersion:
         return set(json.loads(fields).get("columnFamilyMapping") or ())
 
     def _hashed(self, place: str, version: int) -> Iterator[tuple[str, str]]:
-        """What the version was written as: its changes, or all of it."""
+        """What the version was written as: its changes, or all of it. Both where a snapshot of a
+        version that was given up stays: it is read."""
         for kinds in (_CHANGES, _WHOLE):
             names = [f"{place}/{version}.{kind}" for kind in kinds]
             found = [
@@ -165,7 +174,8 @@ class StateByVersion:
             ]
             if found:
                 yield from found
-                return
+                if version not in self._given_up:
+                    return
 
     def _where(self) -> list[str]:
         """The folders of all state stores, as far as there are any."""

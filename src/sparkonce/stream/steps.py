@@ -69,6 +69,10 @@ class Sink(Protocol):
         are fenced and want to know; of a new pipeline, to the first, so that a ledger that is lost
         can be told from one that never was. `sources` as `sources_at` has them."""
 
+    def check_owner(self) -> None:
+        """Between two attempts: FencedError if another driver has taken over meanwhile. `fence`
+        need not tell: some sinks notice a successor only when rows are written."""
+
     def fence(self) -> None: ...
 
     def write(self, frame: DataFrame) -> Written: ...

@@ -18,6 +18,14 @@ def forget_last_commit(checkpoint: Path) -> None:
             (commits / f".{last}.crc").unlink(missing_ok=True)
 
 
+def forget_last_batch(checkpoint: Path) -> None:
+    """As if it were a copy that is older than the last batch that was planned."""
+    last = _last(checkpoint / "offsets")
+    for log in ("offsets", "commits"):
+        (checkpoint / log / f"{last}").unlink(missing_ok=True)
+        (checkpoint / log / f".{last}.crc").unlink(missing_ok=True)
+
+
 def has_snapshots(checkpoint: Path) -> bool:
     """Whether all state stores have one of the batch that was planned last."""
     batch = _last(checkpoint / "offsets")

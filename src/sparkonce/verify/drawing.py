@@ -31,6 +31,7 @@ from sparkonce.verify.schedule import (
     KillExecutor,
     KillSent,
     KillWorker,
+    LoseLedger,
     MoreInput,
     Outlast,
     Pause,
@@ -68,6 +69,7 @@ _UNSENT_S: Final = 2.5
 """Longer than `delivery.timeout.ms`, as such trials have it."""
 
 PLAIN: Final = Workload()
+ONE_BATCH: Final = Workload(records=20)
 ABORTED: Final = Workload(aborted=9)
 WIDE: Final = Workload(records=160, per_batch=80, partitions=8, aborted=12)
 LARGE: Final = Workload(
@@ -167,6 +169,8 @@ class _Drawing:
             # RocksDB at so many versions.
             deltas = own.batches - 1 if store == "hdfs" else own.batches
             return replace(own, store=store, deltas=deltas)
+        if family == f.REFUSAL:
+            return ONE_BATCH if self._pick(_REFUSAL_TURNS) == "first batch" else PLAIN
         if family == f.ZOMBIE and self._has_state:
             return replace(PLAIN, store=self._pick(["rocksdb", "", *BY_VERSION]))
         if family == f.CRASH:
@@ -181,7 +185,7 @@ class _Drawing:
     def mixed(self, workload: Workload) -> Schedule:
         own = f.families(self._pipeline, self._guarantee)
         # These have a workload of their own, or patience that the others must not have.
-        own = [each for each in own if each not in (f.STATE, f.LATE, f.COORDINATOR)]
+        own = [each for each in own if each not in (f.STATE, f.LATE, f.COORDINATOR, f.REFUSAL)]
         if self._rng.random() < _WITHOUT_BROKERS:
             own = [each for each in own if each != f.BROKERS]
         chosen: Sequence[str] = self._rng.sample(own, k=min(len(own), self._rng.randint(2, 3)))
@@ -281,9 +285,14 @@ class _Drawing:
         return (Outlast(point=point, nth=self._times(workload)),)
 
     def state(self, workload: Workload) -> Schedule:
-        """The last batch is undone when its snapshot is written; who comes reads it from disk."""
+        """The last batch is undone when its snapshot is written; who comes reads it from disk. Or
+        who did it is stopped, and its snapshot removed; then it writes another."""
         _, end, _ = self._pick(_STATE_TURNS)
         point, last = self._rng.choice(self._undone), workload.batches
+        if end == "fenced" and workload.store == "hdfs":
+            snapshot = AwaitSnapshot(point="offsets", nth=last)
+            zombie = Pause(point="offsets", nth=last, until_snapshot=True)
+            return (snapshot, zombie, MoreInput())
         snapshot = AwaitSnapshot(point=point, nth=last)
         undo = Outlast if end == "outlast" else Kill
         return (snapshot, undo(point=point, nth=last), MoreInput())
@@ -337,6 +346,22 @@ class _Drawing:
         action = self._pick(actions)
         last = self._rng.choice([each for each in self._points if each != "fence"])
         return (Kill(point=last, nth=self._early(workload) + 1), Checkpoint(action=action))
+
+    def refusal(self, workload: Workload) -> Schedule:
+        """All is decided, and then the ledger or the checkpoint is not the one that belongs to it:
+        who goes on would write again what is there."""
+        turn = self._pick(_REFUSAL_TURNS)
+        if workload.batches == 1 or turn in ("first batch", "ledger"):
+            return (Kill(point="end:answered", nth=workload.batches), LoseLedger())
+        if turn == "older copy":
+            killed = Kill(point="end:answered", nth=workload.batches)
+            return (killed, Checkpoint(action="age"))
+        return (
+            Kill(point="end:answered", nth=workload.batches - 1),
+            Checkpoint(action="lose"),
+            Kill(point="end:answered", life=1),
+            Checkpoint(action="former", after_life=1),
+        )
 
     def brokers(self, workload: Workload) -> Schedule:
         several = self._brokers > 1
@@ -392,9 +417,14 @@ _STATE_TURNS: Final = (
     ("rocksdb", "kill", False),
     ("hdfs", "kill", True),
     ("rocksdb by version", "kill", False),
+    ("hdfs", "fenced", False),
 )
 """Where Spark keeps state, how a batch is undone, and whether many were before it. With RocksDB the
-maintenance of the same life would put the second attempt's snapshot over that of the first."""
+maintenance of the same life would put the second attempt's snapshot over that of the first, and
+writes the same one only once."""
+
+_REFUSAL_TURNS: Final = ("ledger", "first batch", "older copy", "another's entry")
+"""What is lost, or does not belong there."""
 
 _UNDOING: Final = (f.CRASH, f.TIMEOUT, f.ZOMBIE, f.CHECKPOINT, f.MIXED)
 """With state: who reads it then may find a chain of changes, or a snapshot of an undone attempt."""
@@ -410,6 +440,7 @@ _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.TIMEOUT: _Drawing.timeout,
     f.STATE: _Drawing.state,
     f.CHECKPOINT: _Drawing.checkpoint,
+    f.REFUSAL: _Drawing.refusal,
     f.DATABASE: _Drawing.database,
     f.EXECUTOR: _Drawing.executor,
     f.EXPIRY: _Drawing.expiry,

@@ -17,9 +17,10 @@ ZOMBIE: Final = "zombie"
 TIMEOUT: Final = "timeout"
 STATE: Final = "state"
 CHECKPOINT: Final = "checkpoint"
+REFUSAL: Final = "refusal"
 DATABASE: Final = "database"
 FAMILIES: Final = (
-    NETWORK, LATE, CRASH, WORKER, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE, CHECKPOINT,
+    NETWORK, LATE, CRASH, WORKER, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE, CHECKPOINT, REFUSAL,
     DATABASE,
 )  # fmt: skip
 MIXED: Final = "mixed"
@@ -63,6 +64,7 @@ def _of_points(pipeline: Pipeline) -> list[str]:
         WORKER: pipeline.spark and bool(told & ON_EXECUTORS),
         STATE: has_state and "end" in told,
         CHECKPOINT: "spark-commit" in told,
+        REFUSAL: _is_plain(pipeline) and not pipeline.is_stateful and "spark-commit" in told,
     }
     return [family for family, does_fit in fits.items() if does_fit]
 
@@ -81,10 +83,19 @@ def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
         return 1
     if pipeline.is_stateful:
         return _WITH_STATE.get(family, 1)
-    is_plain = pipeline.batched and pipeline.outputs == 1
-    return _PLAIN.get(family, 1) if is_plain else 1
+    return _PLAIN.get(family, 1) if _is_plain(pipeline) else 1
+
+
+def _is_plain(pipeline: Pipeline) -> bool:
+    """From one topic to another, in batches."""
+    return (
+        pipeline.writes_kafka
+        and pipeline.provide is None
+        and pipeline.batched
+        and pipeline.outputs == 1
+    )
 
 
 _WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2, EPOCHS: 5}
-_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2, EPOCHS: 5}
-_WITH_STATE: Final = {CRASH: 2, STATE: 4, ZOMBIE: 2}
+_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2, REFUSAL: 4, EPOCHS: 5}
+_WITH_STATE: Final = {CRASH: 2, STATE: 5, ZOMBIE: 2}

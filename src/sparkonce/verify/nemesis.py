@@ -66,6 +66,17 @@ class Nemesis:
             if isinstance(each, At) and _is_due(each, arrival, course):
                 self._act(each, arrival, course)
 
+    def await_snapshots(self, life: int) -> None:
+        """Of the zombies of this life that write one when they wake."""
+        for number, course in self.courses.items():
+            for each in course.trial.schedule:
+                if isinstance(each, Pause) and each.life == life and each.until_snapshot:
+                    try:
+                        _await_snapshot(course)
+                    except SparkonceError as error:
+                        self.gate.fail(number, error)
+                    course.tell("pause", f"the zombie of {course.name} has written a snapshot")
+
     def at_commit(self, element: AtCommit, course: Course) -> None:
         course.tell("database", f"COMMIT {element.nth} has no answer: {element.action}")
         course.note(element)

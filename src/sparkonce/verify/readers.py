@@ -198,6 +198,12 @@ def await_decisions(servers: str, transactional_ids: Sequence[str]) -> None:
             time.sleep(0.02)  # between two questions to the coordinator
 
 
+def delete_group(servers: str, group: str) -> None:
+    """With all that it has committed."""
+    admin = AdminClient({"bootstrap.servers": servers})  # to be kept until it has answered
+    admin.delete_consumer_groups([group])[group].result(_TIMEOUT_S)
+
+
 class Watcher:
     """A read_committed reader that runs while things go wrong, and remembers all it was handed."""
 

@@ -321,7 +321,8 @@ class Round:
         found: dict[int, str] = {}
         for number, how in ended.items():
             course = self._courses[number]
-            if how and life >= self._later and course.may_refuse and _REFUSAL in how:
+            may_refuse = course.may_refuse if life >= self._later else course.must_refuse(life)
+            if how and may_refuse and _REFUSAL in how:
                 course.refuse(how)
             elif how:
                 self._courses[number].tell("end", f"it failed: {how[:300]}")
@@ -350,6 +351,7 @@ class Round:
                 course.tell("pause", f"{course.name} has expired in the cluster")
         self._tell(self._courses, "life", f"the stopped driver of life {life + 1} goes on")
         child.resume()
+        self._nemesis.await_snapshots(life)
         self._gate.release(life)
         self._gate.wait(
             lambda: (

@@ -54,6 +54,9 @@ class Pause(At):
 
     until_expired: bool = False
     """It goes on only when the cluster has forgotten its transactional id."""
+    until_snapshot: bool = False
+    """It goes on only when Spark's maintenance, which it wakes with, has written a snapshot of the
+    last batch: of what it remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -135,7 +138,20 @@ class Checkpoint(ShortRepr):
     """What happens to the pipeline's folder between two lives."""
 
     action: str
-    """lose: all of it; forget_commit: Spark's last commit; copy: it goes on in a copy."""
+    """lose: all of it; forget_commit: Spark's last commit; copy: it goes on in a copy; age: it is
+    as it was before its last batch; former: the one that was lost is there again."""
+    after_life: int = 0
+
+    @property
+    def must_be_refused(self) -> bool:
+        """Whether nobody can go on with what is there then."""
+        return self.action in ("age", "former")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoseLedger(ShortRepr):
+    """The pipeline's group is deleted between two lives, as if its offsets had expired."""
+
     after_life: int = 0
 
 
@@ -149,7 +165,7 @@ class MoreInput(ShortRepr):
     records: int = 20
 
 
-Element = Fault | At | AtCommit | KillSent | KillAfter | Checkpoint | MoreInput
+Element = Fault | At | AtCommit | KillSent | KillAfter | Checkpoint | LoseLedger | MoreInput
 Schedule = tuple[Element, ...]
 
 _OUTLASTED_MS: Final = 5_000
@@ -161,7 +177,8 @@ _VOCABULARY = {
     each.__name__: each
     for each in (
         Arm, AtCommit, AwaitSnapshot, Broker, Checkpoint, Database, Kill, KillAfter, KillExecutor,
-        KillSent, KillWorker, LoseUnreplicated, MoreInput, MoveLeaders, Outlast, Pause, PauseWorker,
+        KillSent, KillWorker, LoseLedger, LoseUnreplicated, MoreInput, MoveLeaders, Outlast, Pause,
+        PauseWorker,
     )
 } | {name: getattr(network, name) for name in network.__all__}  # fmt: skip
 

@@ -19,7 +19,7 @@ from typing import Final
 from sparkonce.guarantees import Guarantee
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.produce.identity import Partition
-from sparkonce.verify.checkpoints import forget_last_commit
+from sparkonce.verify.checkpoints import forget_last_batch, forget_last_commit
 from sparkonce.verify.clusters import USUAL, Cluster
 from sparkonce.verify.commits import CommitProxy
 from sparkonce.verify.contract import Job, Pipeline, Record, Row
@@ -27,6 +27,7 @@ from sparkonce.verify.filling import Filling, Landed
 from sparkonce.verify.history import History, Markings, Moment, Reading, Seen, Sent
 from sparkonce.verify.network import DelayResponse, Fault, FaultProxy
 from sparkonce.verify.outcome import Defect, Happening
+from sparkonce.verify.readers import delete_group
 from sparkonce.verify.schedule import (
     Arm,
     AtCommit,
@@ -34,6 +35,7 @@ from sparkonce.verify.schedule import (
     Checkpoint,
     Element,
     KillSent,
+    LoseLedger,
     MoreInput,
     Pause,
     Schedule,
@@ -231,14 +233,22 @@ class Course:
         return self._folders / f"checkpoint-{self._copies}"
 
     def disturb_checkpoint(self, life: int) -> None:
-        """What the schedule has for the folder after this life."""
+        """What the schedule has for the folder, and for the ledger, after this life."""
         for each in self.trial.schedule:
+            if isinstance(each, LoseLedger) and each.after_life == life:
+                delete_group(self._kafka.bootstrap_servers, self.name)
+                self.tell("ledger", "lose")
+                self.note(each)
             if not isinstance(each, Checkpoint) or each.after_life != life:
                 continue
             self.tell("checkpoint", each.action)
             self.note(each)
             if each.action == "lose":
                 self._copies += 1
+            elif each.action == "former":
+                self._copies -= 1
+            elif each.action == "age":
+                forget_last_batch(self.checkpoint)
             elif each.action == "copy":
                 former = self.checkpoint
                 self._copies += 1
@@ -260,6 +270,15 @@ class Course:
     def due(self) -> int:
         """Records that are in the input by now."""
         return len(self._sent)
+
+    def must_refuse(self, life: int) -> bool:
+        """Whether it has to refuse to go on: nobody knows any more what was written."""
+        return any(
+            each.after_life == life - 1
+            for each in self.trial.schedule
+            if isinstance(each, LoseLedger)
+            or (isinstance(each, Checkpoint) and each.must_be_refused)
+        )
 
     @property
     def may_refuse(self) -> bool:
