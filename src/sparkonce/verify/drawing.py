@@ -245,8 +245,13 @@ class _Drawing:
         times = self._times(workload)
         if not self._pipeline.writes_kafka and self._rng.random() < 0.6:
             return (AtCommit(nth=times, action=self._rng.choice(["cut", "kill"])),)
-        action = self._rng.choice(["kill", "kill", "restart", "dump"])
+        action = self._rng.choice(["kill", "kill", "restart"])
         return (Database(point=self._pick(self._inside), nth=times, action=action),)
+
+    def dump(self, workload: Workload) -> Schedule:
+        """Where rows are staged: what is dropped later is what a dump then holds."""
+        point = self._pick([each for each in self._inside if each in f.OPEN])
+        return (Database(point=point, nth=self._times(workload), action="dump"),)
 
     def timeout(self, workload: Workload) -> Schedule:
         if self._undone:
@@ -377,6 +382,7 @@ _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.STATE: _Drawing.state,
     f.CHECKPOINT: _Drawing.checkpoint,
     f.DATABASE: _Drawing.database,
+    f.DUMP: _Drawing.dump,
     f.EXECUTOR: _Drawing.executor,
     f.EXPIRY: _Drawing.expiry,
 }

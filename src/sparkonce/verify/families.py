@@ -18,9 +18,10 @@ TIMEOUT: Final = "timeout"
 STATE: Final = "state"
 CHECKPOINT: Final = "checkpoint"
 DATABASE: Final = "database"
+DUMP: Final = "dump"
 FAMILIES: Final = (
     NETWORK, LATE, CRASH, WORKER, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE, CHECKPOINT,
-    DATABASE,
+    DATABASE, DUMP,
 )  # fmt: skip
 MIXED: Final = "mixed"
 EXECUTOR: Final = "executor"
@@ -55,6 +56,7 @@ def _of_points(pipeline: Pipeline) -> list[str]:
         LATE: is_on_kafka and "open" in told,
         COORDINATOR: is_on_kafka and "end" in told,
         DATABASE: "postgres" in pipeline.services,
+        DUMP: "postgres" in pipeline.services and bool(told & OPEN),
         ZOMBIE: bool(told - OUTSIDE - set(pipeline.holds)),
         TIMEOUT: is_on_kafka and bool(told & OPEN),
         WORKER: pipeline.spark and bool(told & ON_EXECUTORS),
