@@ -153,6 +153,59 @@ DELIVERING = (
         ),
     ),
     Mutant(
+        name="DuckDB, rows with a null key are one row",
+        sabotages="Rows with a null key are upserted like others: DuckDB takes them for one row",
+        cells=(Cell("bad rows into DuckDB", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "deliver/duckdb/statements.py",
+                "    if not move.upserts:\n",
+                "    if True:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, text in the encoding of the database",
+        sabotages="Connections have no encoding of their own, so a server that is not in UTF-8 "
+        "takes the bytes of our text for its own",
+        cells=(Cell("bad rows into PostgreSQL", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "deliver/postgres/connection.py",
+                '{**postgresql.conninfo(settings.place, user, password), "client_encoding": "UTF8"}',
+                "postgresql.conninfo(settings.place, user, password)",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, a stage for each batch",
+        sabotages="A staging table is made for each batch and dropped behind it",
+        cells=(Cell("into PostgreSQL", "exactly_once", "dump"),),
+        changes=(
+            Change(
+                "deliver/postgres/stages.py",
+                "        if taken is None or taken.is_empty:\n"
+                "            return None\n"
+                "        return _delete(self._layout, taken.name, taken.attempt)\n",
+                "        if taken is None:\n"
+                "            return None\n"
+                '        return f"DROP TABLE {self._layout.staged(taken.name)}"\n',
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, rows in any order",
+        sabotages="An upsert takes keys in the order in which rows were staged",
+        cells=(Cell("two into PostgreSQL", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "deliver/postgres/statements.py",
+                "names = sorted(self.columns.keys) if self.upserts else []",
+                "names: list[str] = []",
+            ),
+        ),
+    ),
+    Mutant(
         name="the oldest row of a key is written",
         sabotages="Of several rows of a key in a batch the oldest is written, not the newest",
         cells=(
