@@ -141,6 +141,19 @@ DELIVERING = (
         ),
     ),
     Mutant(
+        name="Delta, only the last commit is looked for",
+        sabotages="Files of a commit that happened are deleted where it is not the last any more, "
+        "since another driver has taken over",
+        cells=(Cell("into Delta", "exactly_once", "zombie"),),
+        changes=(
+            Change(
+                "deliver/delta/log.py",
+                "            there = self._at(seen, note.version)\n",
+                "            there = last\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="rows with a null key are one row",
         sabotages="Of the rows of a batch with a null key one is written, and the others are not",
         cells=(Cell("bad rows into PostgreSQL", "exactly_once", "crash"),),
@@ -172,8 +185,8 @@ DELIVERING = (
         changes=(
             Change(
                 "deliver/postgres/connection.py",
-                '{**postgresql.conninfo(settings.place, user, password), "client_encoding": "UTF8"}',
-                "postgresql.conninfo(settings.place, user, password)",
+                'user, password), "client_encoding": "UTF8"}',
+                "user, password)}",
             ),
         ),
     ),

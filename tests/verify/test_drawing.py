@@ -149,8 +149,10 @@ def test_what_reads_no_topic_has_no_aborted_input() -> None:
 
 
 def test_every_point_is_killed_at_by_some_seed() -> None:
-    drawn = [plan.schedule[0] for plan in plans("stateless", "crash")]
+    drawn = [plan.schedule[0] for plan in plans("into Delta", "crash")]
     assert {each.point for each in drawn if isinstance(each, Kill)} == set(POINTS)
+    drawn = [plan.schedule[0] for plan in plans("stateless", "crash")]
+    assert {each.point for each in drawn if isinstance(each, Kill)} == {*POINTS} - {"committed"}
     assert any(isinstance(each, KillSent) for each in drawn)
 
 
@@ -264,3 +266,8 @@ def test_exactly_once_has_trials_in_all_families() -> None:
     into = Pipeline.load("sparkonce.verify.pipelines.into_postgres")
     of_tables = {"crash", "worker", "zombie", "checkpoint", "database", "dump"}
     assert set(families(into, EXACTLY)) == of_tables
+
+
+def test_a_zombie_of_delta_is_also_one_that_has_committed() -> None:
+    points = [plan.schedule[0].point for plan in turns("into Delta", "zombie")]
+    assert len(points) == 2 and "committed" in points

@@ -49,10 +49,12 @@ POINTS = (
     "produce:last",
     "offsets",
     "end",
+    "committed",
     "end:answered",
     "spark-commit",
 )
-"""The steps of the protocol at which our own pipelines can be stopped, in their order."""
+"""The steps of the protocol at which our own pipelines can be stopped, in their order. At
+`committed` the batch is decided, and what has decided it has not come back to its driver yet."""
 
 
 class ContractError(SparkonceError):

@@ -231,6 +231,9 @@ class _Drawing:
 
     def zombie(self, workload: Workload) -> Schedule:
         free = [each for each in self._inside if each not in self._pipeline.holds]
+        if f.COMMITTED in free and self._turn is not None and self._turn % 2:
+            # Who comes to it again finds its own commit, which is not the last one any more.
+            return (Pause(point=f.COMMITTED, nth=self._times(workload)),)
         if not self._has_state or not self._reads_topic:
             return (Pause(point=self._pick(free), nth=self._times(workload)),)
         # The last batch: planned, and its tasks not yet run. They run when the successor has done

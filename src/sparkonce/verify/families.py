@@ -34,6 +34,7 @@ OUTSIDE: Final = frozenset({"fence", "end:answered", "spark-commit"})
 OPEN: Final = frozenset({"produce:last", "offsets", "end"})
 """Points at which a transaction is open for sure."""
 ON_EXECUTORS: Final = frozenset({"produce:first", "produce:last"})
+COMMITTED: Final = "committed"
 UNDONE: Final = frozenset({"offsets", "end"})
 """Points at which the state of a batch is written and the batch not decided."""
 
@@ -76,6 +77,8 @@ def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
         return 1
     if not pipeline.spark:
         return _WITHOUT_SPARK.get(family, 1)
+    if family == ZOMBIE and COMMITTED in pipeline.points:
+        return 2
     if pipeline.provide is not None or not pipeline.writes_kafka:
         return 1
     if pipeline.is_stateful:

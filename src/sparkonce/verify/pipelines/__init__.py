@@ -13,6 +13,7 @@ ENDS = (
     "into_duckdb",
     "into_postgres",
     "into_delta",
+    "upsert_into_delta",
     "bad_into_duckdb",
     "bad_into_postgres",
     "two_into_postgres",
