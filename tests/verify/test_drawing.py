@@ -270,4 +270,10 @@ def test_exactly_once_has_trials_in_all_families() -> None:
 
 def test_a_zombie_of_delta_is_also_one_that_has_committed() -> None:
     points = [plan.schedule[0].point for plan in turns("into Delta", "zombie")]
-    assert len(points) == 2 and "committed" in points
+    assert len(points) == 3 and {"committed", "open"} < {*points}
+
+
+@pytest.mark.parametrize("name", ["into Delta", "into PostgreSQL", "two into PostgreSQL"])
+def test_one_of_two_crashes_of_a_table_is_where_rows_and_progress_are_committed(name: str) -> None:
+    first, second = (plan.schedule[0].point for plan in turns(name, "crash"))
+    assert second in {"offsets", "end", "committed"} and first != second

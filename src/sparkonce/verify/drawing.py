@@ -202,6 +202,9 @@ class _Drawing:
         if "end" in choices and self._pipeline.writes_kafka:
             choices.append("sent")
         point = self._pick(choices)
+        if not self._pipeline.writes_kafka and self._turn is not None and self._turn % 2:
+            # Rows and progress are two writes that must be one.
+            point = self._rng.choice([each for each in choices if each in f.DECIDING])
         if point == "sent":
             return (KillSent(nth=times), *self._more)
         if self._undone and self._rng.random() < _TWO_KILLS:
@@ -231,9 +234,11 @@ class _Drawing:
 
     def zombie(self, workload: Workload) -> Schedule:
         free = [each for each in self._inside if each not in self._pipeline.holds]
-        if f.COMMITTED in free and self._turn is not None and self._turn % 2:
-            # Who comes to it again finds its own commit, which is not the last one any more.
-            return (Pause(point=f.COMMITTED, nth=self._times(workload)),)
+        if f.COMMITTED in free and self._turn is not None:
+            # It finds its own commit, which is not the last one any more, or has all to do yet.
+            others = [each for each in free if each not in (f.COMMITTED, "open")]
+            point = self._pick([f.COMMITTED, "open", self._rng.choice(others)])
+            return (Pause(point=point, nth=self._times(workload)),)
         if not self._has_state or not self._reads_topic:
             return (Pause(point=self._pick(free), nth=self._times(workload)),)
         # The last batch: planned, and its tasks not yet run. They run when the successor has done

@@ -35,6 +35,8 @@ OPEN: Final = frozenset({"produce:last", "offsets", "end"})
 """Points at which a transaction is open for sure."""
 ON_EXECUTORS: Final = frozenset({"produce:first", "produce:last"})
 COMMITTED: Final = "committed"
+DECIDING: Final = frozenset({"offsets", "end", COMMITTED})
+"""Points around the commit of rows and progress."""
 UNDONE: Final = frozenset({"offsets", "end"})
 """Points at which the state of a batch is written and the batch not decided."""
 
@@ -78,6 +80,8 @@ def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
     if not pipeline.spark:
         return _WITHOUT_SPARK.get(family, 1)
     if family == ZOMBIE and COMMITTED in pipeline.points:
+        return 3
+    if family == CRASH and not pipeline.writes_kafka and DECIDING.intersection(pipeline.points):
         return 2
     if pipeline.provide is not None or not pipeline.writes_kafka:
         return 1
