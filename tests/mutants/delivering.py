@@ -191,6 +191,32 @@ DELIVERING = (
         ),
     ),
     Mutant(
+        name="PostgreSQL source, text in the encoding of the database",
+        sabotages="The source's connections have no encoding of their own: from a server that is "
+        "not in UTF-8 come bytes that are no UTF-8",
+        cells=(Cell("from LATIN1", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "ingest/postgres/connection.py",
+                '    "client_encoding": "UTF8",\n',
+                '    "connect_timeout": "60",\n',
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL source, attached rows are as old as they are",
+        sabotages="Rows of a partition that is attached later are passed over where they were "
+        "written before the last batch",
+        cells=(Cell("from partitions", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "ingest/postgres/children.py",
+                "    return Children(root, tuple(found))\n",
+                "    return Children(root, ())\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="PostgreSQL, a stage for each batch",
         sabotages="A staging table is made for each batch and dropped behind it",
         cells=(Cell("into PostgreSQL", "exactly_once", "dump"),),

@@ -10,6 +10,10 @@ BUILT_IN = ("relay", "joined", "stateless", "stateful", "topics", "dead_letters"
 ENDS = (
     "from_files",
     "from_table",
+    "from_latin1",
+    "from_partitions",
+    "from_duckdb",
+    "from_sqlite",
     "into_duckdb",
     "into_postgres",
     "into_delta",
