@@ -233,6 +233,27 @@ DELIVERING = (
         ),
     ),
     Mutant(
+        name="PostgreSQL, staged rows are told by the server's numbers",
+        sabotages="What a task has staged is told by the number of its transaction, which a server "
+        "that crashed gives out again",
+        cells=(Cell("into PostgreSQL", "exactly_once", "retry"),),
+        changes=(
+            Change(
+                "deliver/postgres/stage.py",
+                "        connection = self._begin()\n        try:\n",
+                "        try:\n",
+            ),
+            Change(
+                "deliver/postgres/stage.py",
+                "        number = (self.attempt << _TASK_BITS) | (task % (1 << _TASK_BITS))\n",
+                "        connection = self._begin()\n"
+                "        with connection.cursor() as cursor:\n"
+                '            cursor.execute("SELECT txid_current()")\n'
+                "            number = int(cursor.fetchone()[0])\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="PostgreSQL, rows in any order",
         sabotages="An upsert takes keys in the order in which rows were staged",
         cells=(Cell("two into PostgreSQL", "exactly_once", "crash"),),

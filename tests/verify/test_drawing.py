@@ -261,10 +261,10 @@ def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> 
 
 
 def test_exactly_once_has_trials_in_all_families() -> None:
-    own = [each for each in FAMILIES if each not in ("database", "dump")]
+    own = [each for each in FAMILIES if each not in ("database", "dump", "retry")]
     assert families(PIPELINES["stateful"], EXACTLY) == own
     into = Pipeline.load("sparkonce.verify.pipelines.into_postgres")
-    of_tables = {"crash", "worker", "zombie", "checkpoint", "database", "dump"}
+    of_tables = {"crash", "worker", "zombie", "checkpoint", "database", "dump", "retry"}
     assert set(families(into, EXACTLY)) == of_tables
 
 

@@ -151,7 +151,7 @@ class _Drawing:
     def _of_family(self, family: str) -> Workload:
         if family in (f.NETWORK, f.WORKER):
             return self._pick([LARGE, ABORTED, WIDE])
-        if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY):
+        if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY, f.RETRY):
             return PLAIN
         if family == f.STATE:
             store, _, is_long = self._pick(_STATE_TURNS)
@@ -176,7 +176,7 @@ class _Drawing:
     def mixed(self, workload: Workload) -> Schedule:
         own = f.families(self._pipeline, self._guarantee)
         # These have a workload of their own, or patience that the others must not have.
-        own = [each for each in own if each not in (f.STATE, f.LATE, f.COORDINATOR)]
+        own = [each for each in own if each not in (f.STATE, f.LATE, f.COORDINATOR, f.RETRY)]
         if self._rng.random() < _WITHOUT_BROKERS:
             own = [each for each in own if each != f.BROKERS]
         chosen: Sequence[str] = self._rng.sample(own, k=min(len(own), self._rng.randint(2, 3)))
@@ -260,6 +260,15 @@ class _Drawing:
         """Where rows are staged: what is dropped later is what a dump then holds."""
         point = self._pick([each for each in self._inside if each in f.OPEN])
         return (Database(point=point, nth=self._times(workload), action="dump"),)
+
+    def retry(self, workload: Workload) -> Schedule:
+        """With one task at a time. The first one's rows are in the stage when the server crashes;
+        of the second one's, staged twice, those that do not count stay there. If the server names
+        what is staged, these have the first one's name now, and are as many."""
+        return (
+            Database(point="produce:last", nth=1, action="kill"),
+            KillWorker(point="produce:last", nth=2),
+        )
 
     def timeout(self, workload: Workload) -> Schedule:
         if self._undone:
@@ -391,6 +400,7 @@ _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.CHECKPOINT: _Drawing.checkpoint,
     f.DATABASE: _Drawing.database,
     f.DUMP: _Drawing.dump,
+    f.RETRY: _Drawing.retry,
     f.EXECUTOR: _Drawing.executor,
     f.EXPIRY: _Drawing.expiry,
 }

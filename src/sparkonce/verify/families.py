@@ -19,9 +19,10 @@ STATE: Final = "state"
 CHECKPOINT: Final = "checkpoint"
 DATABASE: Final = "database"
 DUMP: Final = "dump"
+RETRY: Final = "retry"
 FAMILIES: Final = (
     NETWORK, LATE, CRASH, WORKER, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE, CHECKPOINT,
-    DATABASE, DUMP,
+    DATABASE, DUMP, RETRY,
 )  # fmt: skip
 MIXED: Final = "mixed"
 EXECUTOR: Final = "executor"
@@ -59,7 +60,12 @@ def _of_points(pipeline: Pipeline) -> list[str]:
         LATE: is_on_kafka and "open" in told,
         COORDINATOR: is_on_kafka and "end" in told,
         DATABASE: "postgres" in pipeline.services,
-        DUMP: "postgres" in pipeline.services and bool(told & OPEN),
+        # In a round of its own, so for the plain one alone.
+        RETRY: "postgres" in pipeline.services
+        and not is_on_kafka
+        and len(pipeline.guarantees) > 1
+        and bool(told & ON_EXECUTORS),
+        DUMP: "postgres" in pipeline.services and not pipeline.alters and bool(told & OPEN),
         ZOMBIE: bool(told - OUTSIDE - set(pipeline.holds)),
         TIMEOUT: is_on_kafka and bool(told & OPEN),
         WORKER: pipeline.spark and bool(told & ON_EXECUTORS),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import psycopg
-
 from sparkonce.verify.contract import Job, Record
 from sparkonce.verify.pipelines import bad_rows, into_postgres, latin1, on_spark
 
@@ -19,11 +17,11 @@ units = on_spark.units
 
 
 def run(job: Job) -> None:
-    latin1.create(job)
+    into_postgres.beside(job, latin1.create)
     own = latin1.within(job)
-    with psycopg.connect(own.services["postgres"]) as connection:
-        columns = f"{bad_rows.COLUMNS.format(text='text')}, {bad_rows.NOT_NEGATIVE}"
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {into_postgres.table(job)} ({columns})")
+    columns = f"{bad_rows.COLUMNS.format(text='text')}, {bad_rows.NOT_NEGATIVE}"
+    created = f"CREATE TABLE IF NOT EXISTS {into_postgres.table(job)} ({columns})"
+    into_postgres.beside(own, lambda connection: connection.execute(created))
     place = into_postgres.options(own) | {"deadLetterTable": _dead_letters(job)}
     on_spark.write_to("postgres", bad_rows.rows(job), job, **bad_rows.WRITING, **place)
 

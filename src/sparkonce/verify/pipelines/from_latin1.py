@@ -19,7 +19,7 @@ ORDERED = False
 
 
 def provide(job: Job, rows: Sequence[Row]) -> None:
-    latin1.create(job)
+    into_postgres.beside(job, latin1.create)
     own = latin1.within(job)
     from_table.provide(own, rows)
     with psycopg.connect(own.services["postgres"]) as connection:

@@ -2,6 +2,9 @@
 
 One of its partitions is attached when all others were read. Its rows were written before theirs,
 and their keys are smaller.
+
+Rows of a transaction wait until all older ones have ended, anywhere in the server. So no other
+trial may run beside this one: what it attaches would wait for one that is held at a point.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ from sparkonce.verify.contract import Job, Row
 from sparkonce.verify.pipelines import from_table, into_postgres, on_spark
 
 NAME = "from partitions"
-POINTS = on_spark.ALL_POINTS
+POINTS = ("offsets", "end")
 SERVICES = ("postgres",)
 SPARK = True
-SHARES = True
 ORDERED = False
+ALTERS = True
 collect = into_postgres.collect
 
 _COLUMNS: Final = (
@@ -59,7 +62,8 @@ def _write(job: Job) -> None:
 def _attach(job: Job) -> None:
     """Unless a former life has."""
     table, late = from_table.table(job), _late(job)
-    with psycopg.connect(job.services["postgres"]) as connection:
+
+    def attach(connection: psycopg.Connection) -> None:
         attached = "SELECT FROM pg_inherits WHERE inhrelid = %s::regclass"
         if connection.execute(attached, [late]).fetchall():
             return
@@ -69,6 +73,8 @@ def _attach(job: Job) -> None:
             f"ALTER TABLE {table} ATTACH PARTITION {late} "
             f"FOR VALUES FROM ({ends[0]}) TO ({ends[1]})"
         )
+
+    into_postgres.beside(job, attach)
 
 
 def _late(job: Job) -> str:

@@ -16,16 +16,16 @@ OTHER_TEXT: Final = "Ã©"
 _DATABASE: Final = "verify_latin1"
 
 
-def create(job: Job) -> None:
+def create(connection: psycopg.Connection) -> None:
     """Unless it is there."""
-    with psycopg.connect(job.services["postgres"], autocommit=True) as connection:
-        # Others of this round do the same.
-        connection.execute("SELECT pg_advisory_lock(hashtext('verify'))")
-        known = "SELECT FROM pg_database WHERE datname = %s"
-        if not connection.execute(known, [_DATABASE]).fetchall():
-            connection.execute(
-                f"CREATE DATABASE {_DATABASE} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
-            )
+    connection.autocommit = True
+    # Others of this round do the same.
+    connection.execute("SELECT pg_advisory_lock(hashtext('verify'))")
+    known = "SELECT FROM pg_database WHERE datname = %s"
+    if not connection.execute(known, [_DATABASE]).fetchall():
+        connection.execute(
+            f"CREATE DATABASE {_DATABASE} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+        )
 
 
 def within(job: Job) -> Job:

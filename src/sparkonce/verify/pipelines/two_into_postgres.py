@@ -63,11 +63,14 @@ def run(job: Job) -> None:
 
 def _make_table(job: Job) -> None:
     table = into_postgres.table(job)
-    with psycopg.connect(job.services["postgres"]) as connection:
+
+    def make(connection: psycopg.Connection) -> None:
         if connection.execute("SELECT to_regclass(%s)", [table]).fetchone() != (None,):
             return
         connection.execute(f"CREATE TABLE {table} (id text UNIQUE, value text)")
         connection.execute(_MEET.format(table=table, seconds=_MET_WITHIN_S, middle=_MIDDLE))
+
+    into_postgres.beside(job, make)
 
 
 def _half(job: Job, half: int) -> Job:
