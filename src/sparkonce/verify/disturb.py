@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import psycopg
+
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify import readers
@@ -227,6 +229,14 @@ class Server:
             else:
                 self._postgres.restart()
             self._postgres.wait_until_ready()
+
+    def hold_log(self) -> None:
+        """Its log writer is stopped (SIGSTOP): from now on only commits that wait for the disk get
+        there, until the server is killed."""
+        with self._one_at_a_time, psycopg.connect(self._postgres.url) as connection:
+            writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
+            for (pid,) in connection.execute(writer):
+                os.kill(pid, signal.SIGSTOP)
 
     def ended(self) -> int:
         """How often it was ended so far; waits until that is over."""

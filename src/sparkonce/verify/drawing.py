@@ -266,6 +266,7 @@ class _Drawing:
         of the second one's, staged twice, those that do not count stay there. If the server names
         what is staged, these have the first one's name now, and are as many."""
         return (
+            Database(point="open", action="hold_log"),
             Database(point="produce:last", nth=1, action="kill"),
             KillWorker(point="produce:last", nth=2),
         )

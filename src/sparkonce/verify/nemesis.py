@@ -133,6 +133,9 @@ class Nemesis:
         if element.action == "dump":
             fails = partial(self.gate.fail, course.trial.number)
             server.dumps.begin(lambda: course.note(element), course.interfere, fails)
+        elif element.action == "hold_log":
+            server.hold_log()
+            course.note(element)
         else:
             server.disturb(element.action)
             course.note(element)
