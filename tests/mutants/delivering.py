@@ -141,6 +141,19 @@ DELIVERING = (
         ),
     ),
     Mutant(
+        name="Delta, only the last commit is looked for",
+        sabotages="Files of a commit that happened are deleted where it is not the last any more, "
+        "since another driver has taken over",
+        cells=(Cell("into Delta", "exactly_once", "zombie"),),
+        changes=(
+            Change(
+                "deliver/delta/log.py",
+                "            there = self._at(seen, note.version)\n",
+                "            there = last\n",
+            ),
+        ),
+    ),
+    Mutant(
         name="rows with a null key are one row",
         sabotages="Of the rows of a batch with a null key one is written, and the others are not",
         cells=(Cell("bad rows into PostgreSQL", "exactly_once", "crash"),),
@@ -149,6 +162,112 @@ DELIVERING = (
                 "deliver/sql.py",
                 'others = "" if self.nulls_equal else f" OR {self.has_null}"',
                 'others = ""',
+            ),
+        ),
+    ),
+    Mutant(
+        name="DuckDB, rows with a null key are one row",
+        sabotages="Rows with a null key are upserted like others: DuckDB takes them for one row",
+        cells=(Cell("bad rows into DuckDB", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "deliver/duckdb/statements.py",
+                "    if not move.upserts:\n",
+                "    if True:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, text in the encoding of the database",
+        sabotages="Connections have no encoding of their own, so a server that is not in UTF-8 "
+        "takes the bytes of our text for its own",
+        cells=(Cell("bad rows into PostgreSQL", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "deliver/postgres/connection.py",
+                'user, password), "client_encoding": "UTF8"}',
+                "user, password)}",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL source, text in the encoding of the database",
+        sabotages="The source's connections have no encoding of their own: from a server that is "
+        "not in UTF-8 come bytes that are no UTF-8",
+        cells=(Cell("from LATIN1", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "ingest/postgres/connection.py",
+                '    "client_encoding": "UTF8",\n',
+                '    "connect_timeout": "60",\n',
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL source, attached rows are as old as they are",
+        sabotages="Rows of a partition that is attached later are passed over where they were "
+        "written before the last batch",
+        cells=(Cell("from partitions", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "ingest/postgres/children.py",
+                "    return Children(root, tuple(found))\n",
+                "    return Children(root, ())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, a stage for each batch",
+        sabotages="A staging table is made for each batch and dropped behind it",
+        cells=(Cell("into PostgreSQL", "exactly_once", "dump"),),
+        changes=(
+            Change(
+                "deliver/postgres/stages.py",
+                "        if taken is None or taken.is_empty:\n"
+                "            return None\n"
+                "        return _delete(self._layout, taken.name, taken.attempt)\n",
+                "        if taken is None:\n"
+                "            return None\n"
+                '        return f"DROP TABLE {self._layout.staged(taken.name)}"\n',
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, staged rows are told by the server's numbers",
+        sabotages="What a task has staged is told by the number of its transaction, which a server "
+        "that crashed gives out again",
+        cells=(Cell("into PostgreSQL", "exactly_once", "retry"),),
+        changes=(
+            Change(
+                "deliver/postgres/stage.py",
+                "answered(lambda: self._copy(reader), silence)",
+                "answered(lambda: self._copy(reader, connection), silence)",
+            ),
+            Change(
+                "deliver/postgres/stage.py",
+                "    def _copy(self, reader: pa.RecordBatchReader) -> None:\n"
+                "        connection = self._begin()\n",
+                "    def _copy(self, reader: pa.RecordBatchReader, connection: Any) -> None:\n",
+            ),
+            Change(
+                "deliver/postgres/stage.py",
+                "        number = (self.attempt << _TASK_BITS) | (task % (1 << _TASK_BITS))\n",
+                "        connection = self._begin()\n"
+                "        with connection.cursor() as cursor:\n"
+                '            cursor.execute("SELECT txid_current()")\n'
+                "            number = int(cursor.fetchone()[0])\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="PostgreSQL, rows in any order",
+        sabotages="An upsert takes keys in the order in which rows were staged",
+        cells=(Cell("two into PostgreSQL", "exactly_once", "crash"),),
+        changes=(
+            Change(
+                "deliver/postgres/statements.py",
+                "names = sorted(self.columns.keys) if self.upserts else []",
+                "names: list[str] = []",
             ),
         ),
     ),

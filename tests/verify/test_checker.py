@@ -255,3 +255,8 @@ def test_unmarked_where_transactions_are_claimed(markings: Markings | None, coun
     assert found(history) == [(Defect.UNMARKED, count, "")] * bool(count)
     assert check(replace(history, transactional=False)) == ()
     assert check(History((), (end(),), markings=markings, transactional=True)) == ()
+
+
+def test_interference_is_told_in_the_words_of_the_database() -> None:
+    finding = only(replace(CLEAN, interference=("pg_dump failed", "deadlock detected")))
+    assert finding == Finding(Defect.INTERFERENCE, 2, ("pg_dump failed", "deadlock detected"))

@@ -210,6 +210,11 @@ def write_plainly(history: History, rng: random.Random) -> tuple[History, int]:
     return replace(history, markings=Markings(rng.randint(0, 9), count, 1, 0)), count
 
 
+def interfere(history: History, rng: random.Random) -> tuple[History, int]:
+    count = rng.randint(1, 9)
+    return replace(history, interference=("a dump failed",) * count), count
+
+
 DAMAGES: list[tuple[Damage, Defect]] = [
     (lose, Defect.LOST),
     (lose_for_one_reader, Defect.LOST),
@@ -225,6 +230,7 @@ DAMAGES: list[tuple[Damage, Defect]] = [
     (rewind, Defect.BACKWARDS),
     (leave_open, Defect.HANGING),
     (write_plainly, Defect.UNMARKED),
+    (interfere, Defect.INTERFERENCE),
 ]
 
 

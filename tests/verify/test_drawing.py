@@ -151,8 +151,10 @@ def test_what_reads_no_topic_has_no_aborted_input() -> None:
 
 
 def test_every_point_is_killed_at_by_some_seed() -> None:
-    drawn = [plan.schedule[0] for plan in plans("stateless", "crash")]
+    drawn = [plan.schedule[0] for plan in plans("into Delta", "crash")]
     assert {each.point for each in drawn if isinstance(each, Kill)} == set(POINTS)
+    drawn = [plan.schedule[0] for plan in plans("stateless", "crash")]
+    assert {each.point for each in drawn if isinstance(each, Kill)} == {*POINTS} - {"committed"}
     assert any(isinstance(each, KillSent) for each in drawn)
 
 
@@ -282,8 +284,19 @@ def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> 
 
 
 def test_exactly_once_has_trials_in_all_families() -> None:
-    own = [each for each in FAMILIES if each not in ("refusal", "database")]
+    own = [each for each in FAMILIES if each not in ("refusal", "database", "dump", "retry")]
     assert families(PIPELINES["stateful"], EXACTLY) == own
     into = Pipeline.load("sparkonce.verify.pipelines.into_postgres")
-    of_tables = {"crash", "worker", "zombie", "checkpoint", "database"}
+    of_tables = {"crash", "worker", "zombie", "checkpoint", "database", "dump", "retry"}
     assert set(families(into, EXACTLY)) == of_tables
+
+
+def test_a_zombie_of_delta_is_also_one_that_has_committed() -> None:
+    points = [plan.schedule[0].point for plan in turns("into Delta", "zombie")]
+    assert len(points) == 3 and {"committed", "open"} < {*points}
+
+
+@pytest.mark.parametrize("name", ["into Delta", "into PostgreSQL", "two into PostgreSQL"])
+def test_one_of_two_crashes_of_a_table_is_where_rows_and_progress_are_committed(name: str) -> None:
+    first, second = (plan.schedule[0].point for plan in turns(name, "crash"))
+    assert second in {"offsets", "end", "committed"} and first != second

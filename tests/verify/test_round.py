@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkonce.guarantees import Guarantee
-from sparkonce.local import LocalKafka
+from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.drawing import Plan, draw
 from sparkonce.verify.families import COORDINATOR, LATE, NETWORK, TIMEOUT
@@ -18,7 +18,7 @@ from sparkonce.verify.network import DelayRequest, DuplicateRequest
 from sparkonce.verify.outcome import Defect, Outcome, Verdict
 from sparkonce.verify.report.firing import Firing
 from sparkonce.verify.round import Round
-from sparkonce.verify.schedule import Arm, Kill, MoreInput, Pause
+from sparkonce.verify.schedule import Arm, Database, Kill, MoreInput, Pause
 from sparkonce.verify.trial import Trial
 from sparkonce.verify.workload import Workload
 
@@ -75,11 +75,41 @@ def run(job):
         shutil.rmtree(Path(job.folder).parent)
 """
 
+# Drops a table of its own, as for each batch, and waits for whoever has it; perhaps it fails then.
+DROPPING = """
+import psycopg
+from sparkonce.verify.contract import Record
+
+POINTS = ("end",)
+SERVICES = ("postgres",)
+SHARES = True
+
+def run(job):
+    stage = job.name.replace("-", "_") + "_stage"
+    with psycopg.connect(job.services["postgres"], autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {stage} (id bigint)")
+        job.observe("end")
+        connection.execute("SET lock_timeout = '8s'")
+        connection.execute(f"DROP TABLE {stage}")
+    assert job.per_batch == 20, "it never comes to its end"
+
+def provide(job, rows):
+    pass
+
+def collect(job):
+    return [Record("", 0, n, None, (job.name[7:] + f"-{n:06}").encode()) for n in range(40)]
+"""
+
 pytestmark = pytest.mark.slow
 
 
 def run(
-    kafka: LocalKafka, folder: Path, program: str, *plans: Plan, **fields: object
+    kafka: LocalKafka,
+    folder: Path,
+    program: str,
+    *plans: Plan,
+    postgres: LocalPostgres | None = None,
+    **fields: object,
 ) -> list[Outcome]:
     pipeline = Pipeline.load(program)
     trials = [
@@ -95,7 +125,7 @@ def run(
         )
         for number, plan in enumerate(plans, 1)
     ]
-    outcomes = Round(kafka, trials, folder).run()
+    outcomes = Round(kafka, trials, folder, postgres=postgres).run()
     for each in outcomes:
         print(each.verdict, each.schedule, each.fired, each.findings, each.error[-2000:])
         print(*each.story, sep="\n")
@@ -200,6 +230,22 @@ def test_what_goes_wrong_in_closing_a_trial_fails_that_trial_alone(
     assert {each.defect for each in broken.findings} >= {Defect.LOST}
     for outcome in (cleared, broken):
         assert "FileNotFoundError" in outcome.error
+
+
+@pytest.mark.timeout(240)
+def test_who_is_in_the_way_of_a_dump_breaks_the_promise(
+    kafka: LocalKafka, postgres: LocalPostgres, tmp_path: Path
+) -> None:
+    """Whatever becomes of the pipeline itself."""
+    program = tmp_path / "dropping.py"
+    program.write_text(DROPPING)
+    dump = (Database(point="end", action="dump"),)
+    plans = [Plan(dump, Workload(per_batch=size)) for size in (20, 7)]
+    whole, failed = run(kafka, tmp_path, str(program), *plans, postgres=postgres)
+    for outcome in (whole, failed):
+        assert outcome.verdict is Verdict.BROKEN
+        assert {each.defect for each in outcome.findings} == {Defect.INTERFERENCE}
+    assert whole.error == "" and "never comes to its end" in failed.error
 
 
 def test_time_under_faults_is_that_of_trials_that_met_one(

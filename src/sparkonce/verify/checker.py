@@ -196,6 +196,15 @@ def _unmarked(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(Defect.UNMARKED, marks.plain or 1, examples)
 
 
+def _interference(evidence: Evidence) -> Iterator[Finding]:
+    yield from interference(evidence.history.interference)
+
+
+def interference(told: Sequence[str]) -> Iterator[Finding]:
+    """Known without the output, and so of a trial too that never came to its end."""
+    yield from _found(Defect.INTERFERENCE, told)
+
+
 _CHECKS: Final[Mapping[Defect, Callable[[Evidence], Iterator[Finding]]]] = MappingProxyType(
     {
         Defect.LOST: _lost,
@@ -210,6 +219,7 @@ _CHECKS: Final[Mapping[Defect, Callable[[Evidence], Iterator[Finding]]]] = Mappi
         Defect.BACKWARDS: _backwards,
         Defect.HANGING: _hanging,
         Defect.UNMARKED: _unmarked,
+        Defect.INTERFERENCE: _interference,
     }
 )
 

@@ -26,6 +26,7 @@ Where input or output are not topics, these say so; they run in the verifier, no
     progress(job)       how far the pipeline says it is: by input partition, the next offset
     SERVICES            what must be there: "postgres"; its URL is then in `job.services`
     HOLDS               points at which a stopped process keeps every other one out; default: none
+    ALTERS              whether it alters tables itself, which waits for a dump; default: False
 """
 
 from __future__ import annotations
@@ -49,10 +50,12 @@ POINTS = (
     "produce:last",
     "offsets",
     "end",
+    "committed",
     "end:answered",
     "spark-commit",
 )
-"""The steps of the protocol at which our own pipelines can be stopped, in their order."""
+"""The steps of the protocol at which our own pipelines can be stopped, in their order. At
+`committed` the batch is decided, and what has decided it has not come back to its driver yet."""
 
 
 class ContractError(SparkonceError):
@@ -144,6 +147,7 @@ class Pipeline:
     progress: Callable[[Job], Mapping[int, int]] | None
     services: tuple[str, ...]
     holds: tuple[str, ...]
+    alters: bool
 
     @classmethod
     def load(cls, program: str) -> Pipeline:
@@ -183,6 +187,7 @@ class Pipeline:
             progress=own.get("progress"),
             services=tuple(own.get("SERVICES", ())),
             holds=tuple(own.get("HOLDS", ())),
+            alters=bool(own.get("ALTERS", False)),
         )
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+import psycopg
 
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
@@ -26,6 +29,13 @@ from sparkonce.verify.trial import Course
 _MISSED_TIMEOUT_S: Final = 20.0
 _OUTLASTED_TIMEOUT_S: Final = 60.0
 _MENDED_TIMEOUT_S: Final = 600.0
+_DEADLOCK: Final = re.compile(
+    r"deadlock detected\n(?:.*(?:DETAIL|HINT|CONTEXT|STATEMENT):.*\n|\t.*\n)*"
+)
+"""With the lines that belong to it: these begin with a word of their own, or a tab."""
+_DEADLOCK_CHARS: Final = 1_000
+_OWN_TABLE: Final = re.compile(r"verify_t(\d+)")
+"""All tables of a trial have its name in theirs."""
 
 
 class Brokers:
@@ -222,6 +232,8 @@ class Server:
         self._postgres = postgres
         self._one_at_a_time = threading.Lock()
         self._ended = 0
+        self._log = postgres.folder / "postgres.log"
+        self._log_begin = self._log.stat().st_size
         self.dumps = Dumps(postgres, self.ended)
 
     def disturb(self, action: str) -> None:
@@ -234,10 +246,31 @@ class Server:
                 self._postgres.restart()
             self._postgres.wait_until_ready()
 
+    def hold_log(self) -> None:
+        """Its log writer is stopped (SIGSTOP): from now on only commits that wait for the disk get
+        there, until the server is killed."""
+        with self._one_at_a_time, psycopg.connect(self._postgres.url) as connection:
+            writer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'"
+            for (pid,) in connection.execute(writer):
+                os.kill(pid, signal.SIGSTOP)
+
     def ended(self) -> int:
         """How often it was ended so far; waits until that is over."""
         with self._one_at_a_time:
             return self._ended
+
+    def deadlocks(self) -> list[tuple[int, str]]:
+        """Since this object was made, each with the trial whose tables it is about.
+
+        From the server's log: its statistics begin anew behind a crash."""
+        with self._log.open("rb") as log:
+            log.seek(self._log_begin)
+            said = log.read().decode(errors="replace")
+        return [
+            (int(trial[1]), found[0][:_DEADLOCK_CHARS])
+            for found in _DEADLOCK.finditer(said)
+            if (trial := _OWN_TABLE.search(found[0]))
+        ]
 
     def settle(self) -> None:
         """Until it is back, and nothing goes on beside the pipelines."""

@@ -156,7 +156,7 @@ class _Drawing:
     def _of_family(self, family: str) -> Workload:
         if family in (f.NETWORK, f.WORKER):
             return self._pick([LARGE, ABORTED, WIDE])
-        if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY):
+        if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY, f.RETRY):
             return PLAIN
         if family == f.EPOCHS:
             return SEVERAL
@@ -185,7 +185,8 @@ class _Drawing:
     def mixed(self, workload: Workload) -> Schedule:
         own = f.families(self._pipeline, self._guarantee)
         # These have a workload of their own, or patience that the others must not have.
-        own = [each for each in own if each not in (f.STATE, f.LATE, f.COORDINATOR, f.REFUSAL)]
+        apart = (f.STATE, f.LATE, f.COORDINATOR, f.REFUSAL, f.RETRY)
+        own = [each for each in own if each not in apart]
         if self._rng.random() < _WITHOUT_BROKERS:
             own = [each for each in own if each != f.BROKERS]
         chosen: Sequence[str] = self._rng.sample(own, k=min(len(own), self._rng.randint(2, 3)))
@@ -211,6 +212,9 @@ class _Drawing:
         if "end" in choices and self._pipeline.writes_kafka:
             choices.append("sent")
         point = self._pick(choices)
+        if not self._pipeline.writes_kafka and self._turn is not None and self._turn % 2:
+            # Rows and progress are two writes that must be one.
+            point = self._rng.choice([each for each in choices if each in f.DECIDING])
         if point == "sent":
             return (KillSent(nth=times), *self._more)
         if self._undone and self._rng.random() < _TWO_KILLS:
@@ -240,6 +244,11 @@ class _Drawing:
 
     def zombie(self, workload: Workload) -> Schedule:
         free = [each for each in self._inside if each not in self._pipeline.holds]
+        if f.COMMITTED in free and self._turn is not None:
+            # It finds its own commit, which is not the last one any more, or has all to do yet.
+            others = [each for each in free if each not in (f.COMMITTED, "open")]
+            point = self._pick([f.COMMITTED, "open", self._rng.choice(others)])
+            return (Pause(point=point, nth=self._times(workload)),)
         if not self._has_state or not self._reads_topic:
             return (Pause(point=self._pick(free), nth=self._times(workload)),)
         # The last batch: planned, and its tasks not yet run. They run when the successor has done
@@ -273,8 +282,23 @@ class _Drawing:
         times = self._times(workload)
         if not self._pipeline.writes_kafka and self._rng.random() < 0.6:
             return (AtCommit(nth=times, action=self._rng.choice(["cut", "kill"])),)
-        action = self._rng.choice(["kill", "kill", "restart", "dump"])
+        action = self._rng.choice(["kill", "kill", "restart"])
         return (Database(point=self._pick(self._inside), nth=times, action=action),)
+
+    def dump(self, workload: Workload) -> Schedule:
+        """Where rows are staged: what is dropped later is what a dump then holds."""
+        point = self._pick([each for each in self._inside if each in f.OPEN])
+        return (Database(point=point, nth=self._times(workload), action="dump"),)
+
+    def retry(self, workload: Workload) -> Schedule:
+        """With one task at a time. The first one's rows are in the stage when the server crashes;
+        of the second one's, staged twice, those that do not count stay there. If the server names
+        what is staged, these have the first one's name now, and are as many."""
+        return (
+            Database(point="open", action="hold_log"),
+            Database(point="produce:last", nth=1, action="kill"),
+            KillWorker(point="produce:last", nth=2),
+        )
 
     def timeout(self, workload: Workload) -> Schedule:
         if self._undone:
@@ -442,6 +466,8 @@ _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.CHECKPOINT: _Drawing.checkpoint,
     f.REFUSAL: _Drawing.refusal,
     f.DATABASE: _Drawing.database,
+    f.DUMP: _Drawing.dump,
+    f.RETRY: _Drawing.retry,
     f.EXECUTOR: _Drawing.executor,
     f.EXPIRY: _Drawing.expiry,
     f.EPOCHS: _Drawing.epochs,

@@ -2,7 +2,9 @@
 
 `pg_dump` locks every table from its beginning to its end, so whoever drops or alters one waits
 for it; and it stops at a table that has gone since it began. Both happen here: such locks are held
-until the end, and dumps are made one after the other meanwhile. May be asked from any thread.
+until the end, and dumps are made one after the other meanwhile. A dump that fails, or that waits
+for a lock for longer than any transaction should take, is the pipelines' fault unless the server
+was ended. May be asked from any thread.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from sparkonce.local.owner import Owner
 _AT_MOST: Final = 40
 _DUMP_TIMEOUT_S: Final = 60
 _SETTLED_WITHIN_S: Final = 4 * _DUMP_TIMEOUT_S
+_LOCK_TIMEOUT_MS: Final = 5_000
 _LAST_CHARS: Final = 500
 _DATABASES: Final = "SELECT datname FROM pg_database WHERE datallowconn AND NOT datistemplate"
 _TABLES: Final = (
@@ -42,8 +45,15 @@ class Dumps:
         self._is_over = threading.Event()
         self._under_way: list[tuple[threading.Thread, ExitStack]] = []
 
-    def begin(self, came_to_pass: Callable[[], None], failed: Callable[[Exception], None]) -> None:
-        """Returns when the locks are held; `came_to_pass` is called behind the first whole dump."""
+    def begin(
+        self,
+        came_to_pass: Callable[[], None],
+        was_hindered: Callable[[str], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """Returns when the locks are held. `came_to_pass` is called behind the first whole dump,
+        `was_hindered` with what the server says of one that is not whole, and `failed` where none
+        could be tried."""
         locks = ExitStack()
         before = self._ended()
         try:
@@ -51,12 +61,16 @@ class Dumps:
         except psycopg.Error as error:
             locks.close()
             if self._ended() == before:
-                raise SparkonceError(f"pg_dump could not lock all tables: {error}") from error
+                came_to_pass()
+                was_hindered(f"not all tables could be locked for pg_dump: {error}")
             return
 
         def dump() -> None:
             try:
-                self._dump_again_and_again(came_to_pass)
+                hindered = self._dump_again_and_again(came_to_pass)
+                if hindered:
+                    came_to_pass()
+                    was_hindered(hindered)
             except Exception as error:  # noqa: BLE001 - told in the outcome of its trial
                 failed(error)
 
@@ -90,6 +104,7 @@ class Dumps:
         for name in names:
             connection = psycopg.connect(f"{server}/{name}")
             locks.callback(connection.close)
+            connection.execute(f"SET lock_timeout = {_LOCK_TIMEOUT_MS}")
             for table in connection.execute(_TABLES).fetchall():
                 lock = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE")
                 connection.execute(lock.format(sql.Identifier(*table)))
@@ -99,12 +114,19 @@ class Dumps:
         password = conninfo.conninfo_to_dict(self._postgres.url).get("password")
         return {"PGPASSWORD": str(password)} if password else {}
 
-    def _dump_again_and_again(self, came_to_pass: Callable[[], None]) -> None:
+    def _dump_again_and_again(self, came_to_pass: Callable[[], None]) -> str:
+        """What was said of one that failed, behind which there are no more; "" if none did."""
         program = find_postgres(Owner.choose()).program("pg_dumpall")
         for number in range(_AT_MOST):
             before = self._ended()
             done = subprocess.run(
-                [program, "--schema-only", "--no-password", f"--dbname={self._postgres.url}"],
+                [
+                    program,
+                    "--schema-only",
+                    "--no-password",
+                    f"--lock-wait-timeout={_LOCK_TIMEOUT_MS}",
+                    f"--dbname={self._postgres.url}",
+                ],
                 env=os.environ | self._password(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -112,12 +134,11 @@ class Dumps:
                 timeout=_DUMP_TIMEOUT_S,
             )
             if self._ended() != before:
-                return
+                return ""
             if done.returncode:
-                raise SparkonceError(
-                    f"pg_dump failed beside the pipeline: {done.stderr[-_LAST_CHARS:]}"
-                )
+                return f"pg_dump failed beside the pipeline: {done.stderr[-_LAST_CHARS:]}"
             if not number:
                 came_to_pass()
             if self._is_over.is_set():
-                return
+                break
+        return ""

@@ -19,9 +19,11 @@ STATE: Final = "state"
 CHECKPOINT: Final = "checkpoint"
 REFUSAL: Final = "refusal"
 DATABASE: Final = "database"
+DUMP: Final = "dump"
+RETRY: Final = "retry"
 FAMILIES: Final = (
     NETWORK, LATE, CRASH, WORKER, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE, CHECKPOINT, REFUSAL,
-    DATABASE,
+    DATABASE, DUMP, RETRY,
 )  # fmt: skip
 MIXED: Final = "mixed"
 EXECUTOR: Final = "executor"
@@ -37,6 +39,9 @@ OUTSIDE: Final = frozenset({"fence", "end:answered", "spark-commit"})
 OPEN: Final = frozenset({"produce:last", "offsets", "end"})
 """Points at which a transaction is open for sure."""
 ON_EXECUTORS: Final = frozenset({"produce:first", "produce:last"})
+COMMITTED: Final = "committed"
+DECIDING: Final = frozenset({"offsets", "end", COMMITTED})
+"""Points around the commit of rows and progress."""
 UNDONE: Final = frozenset({"offsets", "end"})
 """Points at which the state of a batch is written and the batch not decided."""
 
@@ -59,6 +64,12 @@ def _of_points(pipeline: Pipeline) -> list[str]:
         LATE: is_on_kafka and "open" in told,
         COORDINATOR: is_on_kafka and "end" in told,
         DATABASE: "postgres" in pipeline.services,
+        # In a round of its own, so for the plain one alone.
+        RETRY: "postgres" in pipeline.services
+        and not is_on_kafka
+        and len(pipeline.guarantees) > 1
+        and bool(told & ON_EXECUTORS),
+        DUMP: "postgres" in pipeline.services and not pipeline.alters and bool(told & OPEN),
         ZOMBIE: bool(told - OUTSIDE - set(pipeline.holds)),
         TIMEOUT: is_on_kafka and bool(told & OPEN),
         WORKER: pipeline.spark and bool(told & ON_EXECUTORS),
@@ -79,6 +90,10 @@ def trials_of(pipeline: Pipeline, guarantee: Guarantee, family: str) -> int:
         return 1
     if not pipeline.spark:
         return _WITHOUT_SPARK.get(family, 1)
+    if family == ZOMBIE and COMMITTED in pipeline.points:
+        return 3
+    if family == CRASH and not pipeline.writes_kafka and DECIDING.intersection(pipeline.points):
+        return 2
     if pipeline.provide is not None or not pipeline.writes_kafka:
         return 1
     if pipeline.is_stateful:

@@ -97,3 +97,5 @@ class History:
     """Whether the pipeline claims to write in transactions, so that markings are due."""
     aborted: frozenset[str] = frozenset()
     """Identities in the input whose transaction was aborted: they are due nowhere."""
+    interference: tuple[str, ...] = ()
+    """What others in its database could not do because of it, in the database's own words."""

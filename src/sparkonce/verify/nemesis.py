@@ -56,6 +56,10 @@ class Nemesis:
         if self._server:
             self._server.settle()
 
+    def deadlocks(self) -> list[tuple[int, str]]:
+        """In the database so far, each with the trial whose tables it is about."""
+        return self._server.deadlocks() if self._server else []
+
     def decide(self, arrival: Arrival) -> None:
         course = self.courses[arrival.trial]
         if arrival.point == START:
@@ -139,7 +143,10 @@ class Nemesis:
     def _hit_database(self, server: Server, element: Database, course: Course) -> None:
         if element.action == "dump":
             fails = partial(self.gate.fail, course.trial.number)
-            server.dumps.begin(lambda: course.note(element), fails)
+            server.dumps.begin(lambda: course.note(element), course.interfere, fails)
+        elif element.action == "hold_log":
+            server.hold_log()
+            course.note(element)
         else:
             server.disturb(element.action)
             course.note(element)

@@ -38,6 +38,8 @@ class Defect(StrEnum):
     """A transaction was left open: readers wait behind it."""
     UNMARKED = "unmarked"
     """It claims transactions, and the log has batches without the bit, or no markers."""
+    INTERFERENCE = "interference"
+    """It stood in the way of others in its database: a dump failed, or there was a deadlock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from sparkonce.verify.families import (
     LATE,
     MIXED,
     NETWORK,
+    RETRY,
     WORKER,
     families,
     trials_of,
@@ -55,7 +56,9 @@ _VERSION_1_SHARE: Final = 0.25
 _EXACT_SHARE: Final = 0.85
 _EXECUTOR_SHARE: Final = 0.02
 _BROKERS_LEFT_OUT: Final = 0.7
-_EXECUTORS: Final = "local-cluster[2,1,1024]"
+_MASTERS: Final = {EXECUTOR: "local-cluster[2,1,1024]", RETRY: "local[1,4]"}
+"""Where Spark runs for these: with executors of their own, or one task at a time that is run again
+where it failed. None of them shares it with trials of another kind."""
 _EXACTLY: Final = Guarantee.EXACTLY_ONCE
 _ON_VERSION_1: Final[Sequence[tuple[str, str]]] = (
     ("producer", NETWORK),
@@ -309,8 +312,6 @@ class Presets:
         seed = self._seed(number)
         brokers = cluster.brokers or self._wish.brokers
         plan = draw(seed, pipeline, guarantee, family, brokers=brokers, turn=turn)
-        # Executors of their own can't be shared with trials that want theirs to live.
-        has_executors = family == EXECUTOR
         return Trial(
             number=number,
             seed=seed,
@@ -320,8 +321,8 @@ class Presets:
             schedule=plan.schedule,
             workload=plan.workload,
             cluster=cluster,
-            master=_EXECUTORS if has_executors else "",
-            shares=not has_executors,
+            master=_MASTERS.get(family, ""),
+            shares=family not in _MASTERS,
         )
 
     def _seed(self, number: int) -> int:

@@ -28,6 +28,8 @@ _NEVER: Final = frozenset(
         # An open transaction stops all readers of the partition, also those of other pipelines.
         # Weaker guarantees have transactions too, around their progress.
         Defect.HANGING,
+        # Whoever else uses the database has asked for no guarantee, and must not pay for one.
+        Defect.INTERFERENCE,
     }
 )
 """What no guarantee permits."""

@@ -124,6 +124,9 @@ class Round:
         for number, error in self._gate.errors.items():
             failures[number] = "".join(traceback.format_exception(error))
         self._nemesis.settle()
+        for number, said in self._nemesis.deadlocks():
+            if number in self._courses:
+                self._courses[number].interfere(said)
         self._heard("reading what is there")
         return outcomes(self._kafka, self._courses, watcher.seen, failures, self._lasted_s)
 

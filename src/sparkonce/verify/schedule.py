@@ -92,7 +92,8 @@ class Database(At):
 
     action: str = "kill"
     """kill: all of it with -9, and started again; restart: cleanly; dump: `pg_dump` locks all
-    tables, and dumps are made one after the other, until the end of this life."""
+    tables, and dumps are made one after the other, until the end of this life; hold_log: what no
+    commit waits for is not on disk when the server is killed later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -128,6 +128,7 @@ class Course:
         self._sent: dict[tuple[int, int], Sent] = {}
         self._moments: list[Moment] = []
         self._units: dict[str, frozenset[str]] = {}
+        self._interference: list[str] = []
         self.input_topic = f"{self.name}-in"
         self.output_topics = tuple(
             f"{self.name}-out-{index}"
@@ -310,6 +311,15 @@ class Course:
     def tell(self, kind: str, text: str) -> None:
         self._story.append(self._happening(time.monotonic(), kind, text))
 
+    def interfere(self, what: str) -> None:
+        """It stood in the way of others; may come from any thread."""
+        self.tell("database", what)
+        self._interference.append(what)
+
+    @property
+    def interference(self) -> tuple[str, ...]:
+        return tuple(self._interference)
+
     def hear(self, said: Iterable[tuple[float, str]]) -> None:
         """What its process said of it, by the monotonic clock: for the story, should it break."""
         self._heard += [self._happening(at_s, "log", line[:_LINE_CHARS_MAX]) for at_s, line in said]
@@ -391,6 +401,7 @@ class Course:
             markings=markings,
             transactional=self.claims_transactions,
             aborted=frozenset(map(short, self._filling.aborted)),
+            interference=self.interference,
         )
 
     @property

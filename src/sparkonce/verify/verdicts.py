@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka
 from sparkonce.verify import readers
-from sparkonce.verify.checker import check
+from sparkonce.verify.checker import check, interference
 from sparkonce.verify.contract import Record
 from sparkonce.verify.history import History, Markings
 from sparkonce.verify.outcome import Finding, Outcome, Verdict
@@ -35,7 +35,10 @@ def outcomes(
 
 
 def failed(course: Course, why: str, lasted_s: float) -> Outcome:
-    return _outcome(course, Verdict.FAILED, (), lasted_s, why)
+    """Nothing is known of its output. What it did to others is, and that breaks a promise."""
+    findings = tuple(interference(course.interference))
+    verdict = Verdict.BROKEN if findings and not course.trial.must_show else Verdict.FAILED
+    return _outcome(course, verdict, findings, lasted_s, why)
 
 
 class _Found:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-
-import psycopg
 
 from sparkonce.verify.contract import Job, Record
-from sparkonce.verify.pipelines import bad_rows, into_postgres, on_spark
+from sparkonce.verify.pipelines import bad_rows, into_postgres, latin1, on_spark
 
 NAME = "bad rows into PostgreSQL"
 POINTS = on_spark.ALL_POINTS
@@ -18,41 +15,26 @@ SHARES = True
 ORDERED = False
 units = on_spark.units
 
-_DATABASE = "verify_latin1"
-
 
 def run(job: Job) -> None:
-    with psycopg.connect(job.services["postgres"], autocommit=True) as connection:
-        # Others of this round do the same.
-        connection.execute("SELECT pg_advisory_lock(hashtext('verify'))")
-        known = "SELECT FROM pg_database WHERE datname = %s"
-        if not connection.execute(known, [_DATABASE]).fetchall():
-            connection.execute(
-                f"CREATE DATABASE {_DATABASE} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
-            )
-    own = _in_latin1(job)
-    with psycopg.connect(own.services["postgres"]) as connection:
-        columns = f"{bad_rows.COLUMNS.format(text='text')}, {bad_rows.NOT_NEGATIVE}"
-        connection.execute(f"CREATE TABLE IF NOT EXISTS {into_postgres.table(job)} ({columns})")
+    into_postgres.beside(job, latin1.create)
+    own = latin1.within(job)
+    columns = f"{bad_rows.COLUMNS.format(text='text')}, {bad_rows.NOT_NEGATIVE}"
+    created = f"CREATE TABLE IF NOT EXISTS {into_postgres.table(job)} ({columns})"
+    into_postgres.beside(own, lambda connection: connection.execute(created))
     place = into_postgres.options(own) | {"deadLetterTable": _dead_letters(job)}
     on_spark.write_to("postgres", bad_rows.rows(job), job, **bad_rows.WRITING, **place)
 
 
 def collect(job: Job) -> list[Record]:
-    own = _in_latin1(job)
+    own = latin1.within(job)
     kept = into_postgres.ask(own, f"SELECT text, value FROM {into_postgres.table(job)}")
     dead = into_postgres.ask(own, f'SELECT "row" FROM {_dead_letters(job)}')
     return bad_rows.records(kept, (row for (row,) in dead))
 
 
 def progress(job: Job) -> Mapping[int, int]:
-    return into_postgres.progress(_in_latin1(job))
-
-
-def _in_latin1(job: Job) -> Job:
-    """The same job, in the database of its own encoding."""
-    server, _, _ = job.services["postgres"].rpartition("/")
-    return replace(job, services={"postgres": f"{server}/{_DATABASE}"})
+    return into_postgres.progress(latin1.within(job))
 
 
 def _dead_letters(job: Job) -> str:

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sparkonce.verify.contract import Job, Record
-from sparkonce.verify.pipelines import into_tables
+from sparkonce.verify.pipelines import into_tables, latin1
 
-KEPT_TEXT: Final = "é"
+KEPT_TEXT: Final = latin1.TEXT
 REFUSED_TEXT: Final = "€"
 """Not in LATIN1."""
 COLUMNS: Final = "id bigint UNIQUE, version int, amount int, text {text}, value {text}"

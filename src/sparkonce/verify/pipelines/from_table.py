@@ -22,16 +22,21 @@ ORDERED = False
 def provide(job: Job, rows: Sequence[Row]) -> None:
     with psycopg.connect(job.services["postgres"]) as connection:
         connection.execute(
-            f"CREATE TABLE {_table(job)} (id bigint PRIMARY KEY, key text, value text)"
+            f"CREATE TABLE {table(job)} (id bigint PRIMARY KEY, key text, value text)"
         )
         # One transaction for each half, so that there is more than one to be read.
         for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-            with connection.cursor() as cursor:
-                cursor.executemany(
-                    f"INSERT INTO {_table(job)} VALUES (%s, %s, %s)",
-                    [(row.number, row.key, row.identity) for row in part],
-                )
-            connection.commit()
+            insert(connection, table(job), part)
+
+
+def insert(connection: psycopg.Connection, into: str, rows: Sequence[Row]) -> None:
+    """In a transaction of their own."""
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f"INSERT INTO {into} (id, key, value) VALUES (%s, %s, %s)",
+            [(row.number, row.key, row.identity) for row in rows],
+        )
+    connection.commit()
 
 
 def run(job: Job) -> None:
@@ -39,17 +44,20 @@ def run(job: Job) -> None:
 
 
 def read(job: Job) -> DataFrame:
-    spark = on_spark.session(job)
+    return read_all(job, url=job.services["postgres"], dbtable=table(job)).select("key", "value")
+
+
+def read_all(job: Job, **options: str) -> DataFrame:
+    """All columns of a table with these keys, of whichever database."""
     return (
-        spark.readStream.format("sparkonce_table")
-        .option("url", job.services["postgres"])
-        .option("dbtable", _table(job))
+        on_spark.session(job)
+        .readStream.format("sparkonce_table")
         .option("keyColumn", "id")
         .option("maxRowsPerBatch", job.per_batch)
+        .options(**options)
         .load()
-        .select("key", "value")
     )
 
 
-def _table(job: Job) -> str:
+def table(job: Job) -> str:
     return f"input_{job.name.replace('-', '_')}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import psycopg
 
@@ -18,6 +19,8 @@ SPARK = True
 SHARES = True
 ORDERED = False
 units = on_spark.units
+
+_PATIENCE_S: Final = 60.0
 
 
 def run(job: Job) -> None:
@@ -50,6 +53,21 @@ def ask(job: Job, question: str, *values: str) -> list[Any]:
             return connection.execute(question, values).fetchall()
         except psycopg.errors.UndefinedTable:
             return []
+
+
+def beside(job: Job, action: Callable[[psycopg.Connection], object]) -> None:
+    """What a pipeline has to do there itself: in one transaction, and again where the server was
+    ended meanwhile, as ours are."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with psycopg.connect(job.services["postgres"]) as connection:
+                action(connection)
+            return
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.2)  # between two questions to the server
 
 
 def table(job: Job) -> str:

@@ -33,6 +33,10 @@ DEFECTS: Mapping[Defect, str] = MappingProxyType(
             "The pipeline claims transactions, and the log has batches without their mark, or no "
             "commit and abort markers."
         ),
+        Defect.INTERFERENCE: (
+            "The pipeline stood in the way of others in its database: a pg_dump beside it failed, "
+            "or it was part of a deadlock."
+        ),
     }
 )
 

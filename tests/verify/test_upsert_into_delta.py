@@ -1,0 +1,29 @@
+"""What the verifier makes of rows that a later record is to have replaced."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkonce.verify.pipelines.upsert_into_delta import wrong
+
+OLDER, NEWER, OTHER = "t7-000002", "t7-000014~~", "t7-000003"
+
+
+def test_the_newest_record_has_the_row() -> None:
+    assert list(wrong([], [])) == []
+    assert list(wrong([NEWER, OLDER, OTHER], [("newest 2", NEWER), ("newest 3", OTHER)])) == []
+
+
+@pytest.mark.parametrize(
+    ("shared", "said"),
+    [
+        ([], "newest 2: None"),
+        ([("newest 2", OLDER)], f"newest 2: {OLDER}"),
+        ([("newest 2", NEWER), ("newest 2", NEWER)], "twice"),
+        ([("newest 2", NEWER), ("newest 4", NEWER)], "newest 4"),
+    ],
+    ids=["lost", "older", "twice", "of nobody"],
+)
+def test_all_else_is_told(shared: list[tuple[str, str]], said: str) -> None:
+    (problem,) = wrong([OLDER, NEWER], shared)
+    assert said in problem
