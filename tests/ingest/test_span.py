@@ -7,7 +7,6 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkonce.ingest.pace import Pace
 from sparkonce.ingest.span import WHOLE, Span, split
 
 
@@ -31,22 +30,3 @@ def test_a_batch_without_values_is_one_part() -> None:
 
 def _holds(span: Span, value: int) -> bool:
     return (span.low is None or value >= span.low) and (span.high is None or value < span.high)
-
-
-def test_a_look_in_vain_is_followed_by_a_rest_of_four_times_its_duration() -> None:
-    now_s = 0.0
-    looks = 0
-
-    def in_vain() -> None:
-        nonlocal now_s, looks
-        looks += 1
-        now_s += 10
-
-    pace = Pace(lambda: now_s)
-    for _ in range(100):
-        assert pace.look(in_vain) is None
-        now_s += 1
-    assert looks == 3  # at 0, 50 and 100: there is a second between two questions
-    now_s += 40
-    assert pace.look(lambda: "found") == "found"
-    assert pace.look(lambda: "again") == "again"
