@@ -264,7 +264,7 @@ def test_process_all_available_waits_for_a_slow_look(
     try:
         writer.execute(f"GRANT SELECT ON {table} TO {role}")
         writer.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
-        writer.execute(f"CREATE POLICY slow ON {table} USING (id > 0 OR pg_sleep(0.2) IS NULL)")
+        writer.execute(f"CREATE POLICY slow ON {table} USING (id > 0 OR pg_sleep(0.5) IS NULL)")
         frame = load(url=postgres.url, user=role, password="p", dbtable=table)
         query = sink.start(frame, processingTime="0 seconds")
         try:
