@@ -53,3 +53,6 @@ FORGETFUL: Final = Cluster(
     },
 )
 CLUSTERS: Final = {each.name: each for each in (USUAL, VERSION_1, UNVERIFIED, FORGETFUL)}
+
+FOR_MANY: Final = {"max_connections": "400"}
+"""Of PostgreSQL: dozens of trials share it, and each has several connections."""
