@@ -25,7 +25,7 @@ from sparkonce.local import LocalPostgres
 from sparkonce.local.java import short_lived_variable
 from sparkonce.verify.campaign import in_rounds
 from sparkonce.verify.child import end_with_parent
-from sparkonce.verify.clusters import CLUSTERS
+from sparkonce.verify.clusters import CLUSTERS, FOR_MANY
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.outcome import Outcome
 from sparkonce.verify.pipelines import built_in, ends_built_in
@@ -119,7 +119,7 @@ def run(drawn: Sequence[Drawn]) -> Iterator[tuple[Drawn, Outcome]]:
     needs_postgres = any("postgres" in each.trial.pipeline.services for each in drawn)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="verify-")))
-        postgres = stack.enter_context(LocalPostgres()) if needs_postgres else None
+        postgres = stack.enter_context(LocalPostgres(settings=FOR_MANY)) if needs_postgres else None
         for cluster in CLUSTERS.values():
             trials = [each.trial for each in drawn if each.trial.cluster is cluster]
             if not trials:

@@ -6,18 +6,20 @@ import pytest
 
 from sparkonce.verify.pipelines.upsert_into_delta import wrong
 
-OLDER, NEWER, OTHER = "t7-000002", "t7-000014~~", "t7-000003"
+OLDER, NEWER, OTHER = "t7-000010", "t7-000002~~", "t7-000003"
+"""Later is what is later in the log, whatever its number is."""
+OWN = [(9, NEWER), (5, OLDER)]
 
 
 def test_the_newest_record_has_the_row() -> None:
     assert list(wrong([], [])) == []
-    assert list(wrong([NEWER, OLDER, OTHER], [("newest 2", NEWER), ("newest 3", OTHER)])) == []
+    assert list(wrong([*OWN, (1, OTHER)], [("newest 2", NEWER), ("newest 3", OTHER)])) == []
 
 
 @pytest.mark.parametrize(
     ("shared", "said"),
     [
-        ([], "newest 2: None"),
+        ([], "newest 2: nothing"),
         ([("newest 2", OLDER)], f"newest 2: {OLDER}"),
         ([("newest 2", NEWER), ("newest 2", NEWER)], "twice"),
         ([("newest 2", NEWER), ("newest 4", NEWER)], "newest 4"),
@@ -25,5 +27,5 @@ def test_the_newest_record_has_the_row() -> None:
     ids=["lost", "older", "twice", "of nobody"],
 )
 def test_all_else_is_told(shared: list[tuple[str, str]], said: str) -> None:
-    (problem,) = wrong([OLDER, NEWER], shared)
+    (problem,) = wrong(OWN, shared)
     assert said in problem

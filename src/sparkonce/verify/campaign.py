@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from sparkonce.local import LocalKafka, LocalPostgres
-from sparkonce.verify.clusters import CLUSTERS, USUAL, Cluster
+from sparkonce.verify.clusters import CLUSTERS, FOR_MANY, USUAL, Cluster
 from sparkonce.verify.outcome import Outcome, Verdict
 from sparkonce.verify.presets import Presets, Wish
 from sparkonce.verify.promises import missing
@@ -86,7 +86,7 @@ class Campaign:
 
     def _database(self) -> AbstractContextManager[LocalPostgres | None]:
         wanted = any("postgres" in each.services for each in self._wish.pipelines)
-        return LocalPostgres() if wanted else nullcontext()
+        return LocalPostgres(settings=FOR_MANY) if wanted else nullcontext()
 
     @property
     def book(self) -> Book:

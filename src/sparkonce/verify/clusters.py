@@ -67,3 +67,6 @@ CLUSTERS: Final = {
     each.name: each
     for each in (USUAL, VERSION_1, UNVERIFIED, FORGETFUL, LAST_EPOCHS, LAST_EPOCHS_1)
 }
+
+FOR_MANY: Final = {"max_connections": "400"}
+"""Of PostgreSQL: dozens of trials share it, and each has several connections."""

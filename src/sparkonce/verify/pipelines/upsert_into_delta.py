@@ -1,7 +1,7 @@
 """Kafka to Spark to a Delta table by upserts; the table is read by delta-rs.
 
-Each record has a row of its own, and another by a key that it shares with records of former
-batches: that one is always the newest record's.
+Each record has a row of its own, and another by a key that it shares with others of its partition,
+also of former batches: that one is always the newest record's, by the order of the log.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sparkonce.verify.contract import Job, Record
 from sparkonce.verify.pipelines import into_delta, into_tables, on_spark
+from sparkonce.verify.workload import short
 
 NAME = "upsert into Delta"
 POINTS = on_spark.ALL_POINTS
@@ -24,20 +25,22 @@ ORDERED = False
 units = on_spark.units
 progress = into_delta.progress
 
-_SHARED: Final = 12
-"""Keys, each of records of one partition: fewer than a batch has records, and as it, not odd."""
+_SHARED: Final = 8
+"""Keys: fewer than a batch has records, and as many as there are partitions at most, or a multiple
+of them, so that each is of one partition."""
 _NEWEST: Final = "newest "
 _NUMBER: Final = re.compile(r"t\d+-(\d{6})")
 
 
 def run(job: Job) -> None:
-    number = F.regexp_extract("value", _NUMBER.pattern, 1).cast("int")
+    value = F.col("value").cast("string")
+    number = F.regexp_extract(value, _NUMBER.pattern, 1).cast("int")
     newest = F.format_string(f"{_NEWEST}%d", number % _SHARED)
-    rows = into_tables.rows(job).select(
-        F.explode(F.array("value", newest)).alias("id"), number.alias("number"), "value"
+    rows = on_spark.read(on_spark.session(job), job).select(
+        F.explode(F.array(value, newest)).alias("id"), "offset", value.alias("value")
     )
     place = {"path": str(into_delta.path(job)), "createTable": "true", "txnAppId": job.name}
-    upsert = {"writeMode": "upsert", "keyColumns": "id", "sequenceBy": "number"}
+    upsert = {"writeMode": "upsert", "keyColumns": "id", "sequenceBy": "offset"}
     on_spark.write_to("delta", rows, job, **place, **upsert)
 
 
@@ -45,15 +48,16 @@ def collect(job: Job) -> list[Record]:
     path = str(into_delta.path(job))
     if not DeltaTable.is_deltatable(path):
         return []
-    found = DeltaTable(path).to_pyarrow_table(columns=["id", "value"]).to_pylist()
-    rows = [(each["id"], each["value"]) for each in found]
-    own = [value for key, value in rows if not key.startswith(_NEWEST)]
-    return into_tables.records([*own, *wrong(own, [row for row in rows if row[0] != row[1]])])
+    found = DeltaTable(path).to_pyarrow_table().to_pylist()
+    own = [(each["offset"], each["value"]) for each in found if each["id"] == each["value"]]
+    shared = [(each["id"], each["value"]) for each in found if each["id"] != each["value"]]
+    return into_tables.records([*(value for _, value in own), *wrong(own, shared)])
 
 
-def wrong(own: Iterable[str], shared: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What the shared rows are not as they should be, in words that no record has."""
-    due = {f"{_NEWEST}{_number(value) % _SHARED}": value for value in sorted(own, key=_number)}
+def wrong(own: Iterable[tuple[int, str]], shared: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """What the shared rows are not as they should be, in words that no record has; of rows of their
+    own it needs the offset as well."""
+    due = {f"{_NEWEST}{_number(value) % _SHARED}": value for _, value in sorted(own)}
     there: dict[str, str] = {}
     for key, value in shared:
         if key in there:
@@ -61,7 +65,7 @@ def wrong(own: Iterable[str], shared: Iterable[tuple[str, str]]) -> Iterator[str
         there[key] = value
     for key in sorted(due | there):
         if there.get(key) != due.get(key):
-            yield f"{key}: {there.get(key)}, not {due.get(key)}"
+            yield f"{key}: {short(there.get(key, 'nothing'))}, not {short(due.get(key, 'it'))}"
 
 
 def _number(value: str) -> int:
