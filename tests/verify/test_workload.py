@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sparkonce.verify.identity import short
 from sparkonce.verify.trial import trial_number
-from sparkonce.verify.workload import STORES, Workload, short
+from sparkonce.verify.workload import STORES, Workload
 
 
 def test_values_are_from_a_few_bytes_to_as_long_as_was_asked_for() -> None:

@@ -25,6 +25,7 @@ from sparkonce.verify.commits import CommitProxy
 from sparkonce.verify.contract import Job, Pipeline, Record, Row
 from sparkonce.verify.filling import Filling, Landed
 from sparkonce.verify.history import History, Markings, Moment, Reading, Seen, Sent
+from sparkonce.verify.identity import short
 from sparkonce.verify.network import DelayResponse, Fault, FaultProxy
 from sparkonce.verify.outcome import Defect, Happening
 from sparkonce.verify.readers import delete_group
@@ -41,7 +42,7 @@ from sparkonce.verify.schedule import (
     Schedule,
     settings_for,
 )
-from sparkonce.verify.workload import BY_VERSION, Workload, short
+from sparkonce.verify.workload import BY_VERSION, Workload
 
 _NEVER_S: Final = 3600.0
 _IMPATIENT: Final = {"request.timeout.ms": "3000", "delivery.timeout.ms": "60000"}

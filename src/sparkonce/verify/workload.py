@@ -6,20 +6,18 @@ code that makes it again. Pure values; `filling` writes the records.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from sparkonce.verify.identity import PAD
 from sparkonce.verify.network import ShortRepr
 
 PARTITIONS: Final = 2
 ABORTED_FROM: Final = 900_000
 """Numbers of records whose transaction was aborted; none of the others comes so far."""
 _KEYS_MIN: Final = 4
-_PAD: Final = "~"
-_PADDED: Final = re.compile(f"({_PAD}+)$")
 _SPREAD: Final = 2_654_435_761
 """Knuth's multiplier: neighbouring numbers come to lie far apart."""
 
@@ -96,9 +94,4 @@ class Workload(ShortRepr):
         """The value of the record with this number: which one it is, and padding behind it."""
         name = f"t{trial}-{number:06}"
         room = max(0, self.value_bytes - len(name))
-        return name + _PAD * ((number * _SPREAD % 2**32) * (room + 1) >> 32)
-
-
-def short(identity: str) -> str:
-    """An identity without its padding, but with its length: a value that was cut is another one."""
-    return _PADDED.sub(lambda found: f"{_PAD}{len(found[1])}", identity)
+        return name + PAD * ((number * _SPREAD % 2**32) * (room + 1) >> 32)

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812
 
 from sparkonce.verify.contract import Job, Record
+from sparkonce.verify.identity import short
 from sparkonce.verify.pipelines import into_delta, into_tables, on_spark
-from sparkonce.verify.workload import short
 
 NAME = "upsert into Delta"
 POINTS = on_spark.ALL_POINTS
