@@ -78,7 +78,7 @@ LARGE: Final = Workload(
 )
 """Hundreds of requests a transaction, several under way; values from a few bytes to more than a
 batch may have."""
-MANY: Final = replace(LARGE, per_batch=500)
+MANY: Final = replace(LARGE, per_batch=250)
 """Where a trial has more transactions."""
 SEVERAL: Final = Workload(records=80, per_batch=10)
 """Transactions before a producer id is used up, and behind it."""
