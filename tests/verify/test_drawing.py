@@ -26,7 +26,17 @@ from sparkonce.verify.families import (
     families,
     trials_of,
 )
-from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
+from sparkonce.verify.network import (
+    CorruptRequest,
+    CutMidFrame,
+    DelayRequest,
+    DelayResponse,
+    DuplicateRequest,
+    LoseRequest,
+    LoseResponse,
+    Reorder,
+    Stall,
+)
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
 from sparkonce.verify.schedule import (
     ENDS,
@@ -92,15 +102,53 @@ def test_no_fault_of_the_network_waits_for_more_than_is_sent() -> None:
     """Of each transaction there is one TxnOffsetCommit and one EndTxn, and so many Produce."""
     for name in ("producer", "joined producers", "stateless", "topics", "batch"):
         pipeline = PIPELINES[name]
-        for plan in plans(name, NETWORK):
+        for plan in [*plans(name, NETWORK), *turns(name, NETWORK)]:
             sent = requests(pipeline, plan.workload)
             places = []
             for arm in plan.schedule:
-                assert isinstance(arm, Arm) and arm.point == "open"
+                assert isinstance(arm, Arm) and arm.point in ("open", "produce:first")
                 assert arm.nth <= transactions(pipeline, plan.workload)
                 assert arm.fault.nth <= (sent if arm.fault.api == "Produce" else 1), plan
                 places.append((arm.nth, arm.fault.api, arm.fault.nth))
             assert len(set(places)) == len(places), "one of two would wait for the next request"
+
+
+@pytest.mark.parametrize("name", ["producer", "joined producers"])
+def test_each_fault_of_the_network_has_a_transaction_to_itself(name: str) -> None:
+    """One that leads to an abort undoes what another one has brought about."""
+    for turn in range(12):
+        for seed in range(10):
+            plan = draw(seed, PIPELINES[name], EXACTLY, NETWORK, turn=turn)
+            assert len(plan.schedule) == (6 if plan.workload.batch_size else 7)
+            nths = [each.nth for each in plan.schedule if isinstance(each, Arm)]
+            assert len(set(nths)) == len(plan.schedule)
+            assert max(nths) <= plan.workload.batches
+
+
+@pytest.mark.parametrize("name", ["producer", "joined producers"])
+def test_each_trial_of_the_network_has_what_surely_hurts_in_it(name: str) -> None:
+    """The last request of a partition is lost, or its answer; or one in the midst of many is
+    refused, so that those behind it are out of order."""
+    for turn in range(12):
+        plan = draw(3, PIPELINES[name], EXACTLY, NETWORK, turn=turn)
+        if plan.workload.batch_size:
+            halfway = requests(PIPELINES[name], plan.workload) // 2
+            corrupted = [e for e in faults_of(plan.schedule) if isinstance(e, CorruptRequest)]
+            assert any(5 < each.nth <= halfway for each in corrupted)
+        else:
+            arms = [each for each in plan.schedule if isinstance(each, Arm)]
+            behind = {type(e.fault) for e in arms if e.point == "produce:first"}
+            assert behind == {LoseRequest, LoseResponse}
+
+
+@pytest.mark.parametrize("name", ["stateless", "stateful", "dead letters"])
+def test_faults_that_share_transactions_are_spread_over_them(name: str) -> None:
+    for turn in range(12):
+        plan = draw(3, PIPELINES[name], EXACTLY, NETWORK, turn=turn)
+        # Three of Produce: of few records there is one for each transaction.
+        assert len(plan.schedule) == (5 if plan.workload.batch_size else 4)
+        nths = [each.nth for each in plan.schedule if isinstance(each, Arm)]
+        assert set(nths) == {1, 2} and max(map(nths.count, nths)) <= 3
 
 
 def test_what_waits_for_another_transaction_is_not_aimed_at_the_last() -> None:
@@ -133,6 +181,9 @@ def test_a_cell_of_the_quick_preset_has_each_kind_of_input_and_different_faults(
     assert any(each.partitions > 2 for each in workloads)
     kinds = [(type(f).__name__, f.api) for plan in drawn for f in faults_of(plan.schedule)]
     assert len(set(kinds)) > 8
+    of_produce = {type(f) for p in turns("producer", NETWORK) for f in faults_of(p.schedule)}
+    assert of_produce == {Stall, Reorder, CorruptRequest, CutMidFrame, DelayRequest, DelayResponse,
+                          DuplicateRequest, LoseRequest, LoseResponse}  # fmt: skip
     crashed = [plan.schedule[0] for plan in turns("stateless", "crash")]
     assert len({repr(each) for each in crashed}) == len(crashed)
 

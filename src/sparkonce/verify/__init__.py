@@ -1,6 +1,7 @@
 """Proof: faults put into pipelines from a seed, and what became of the records."""
 
 from sparkonce.verify.network import (
+    CorruptRequest,
     CutMidFrame,
     DelayRequest,
     DelayResponse,
@@ -18,6 +19,7 @@ from sparkonce.verify.network import (
 )
 
 __all__ = [
+    "CorruptRequest",
     "CutMidFrame",
     "DelayRequest",
     "DelayResponse",

@@ -38,7 +38,7 @@ from sparkonce.verify.schedule import (
     PauseWorker,
     Schedule,
 )
-from sparkonce.verify.traffic import aimed, weaker
+from sparkonce.verify.traffic import aimed, is_told_halfway, weaker
 from sparkonce.verify.workload import BY_VERSION, Workload
 
 _Choice = TypeVar("_Choice")
@@ -63,6 +63,9 @@ _TWO_KILLS: Final = 0.3
 """Of crashes of a pipeline with state. Another life takes its time."""
 _WITHOUT_BROKERS: Final = 0.85
 """Of mixed schedules. One broker is disturbed at a time, and takes ten seconds to come back."""
+_FOR_EACH_FAULT: Final = 8
+"""Transactions of a pipeline that has them cheaply: one for each fault of the network, so that none
+undoes what another one has brought about."""
 _AWAY_S: Final = 4.0
 """Longer than `max.block.ms`, as such trials have it."""
 _UNSENT_S: Final = 2.5
@@ -77,6 +80,8 @@ LARGE: Final = Workload(
 )
 """Hundreds of requests a transaction, several under way; values from a few bytes to more than a
 batch may have."""
+MANY: Final = replace(LARGE, per_batch=250)
+"""Where a trial has more transactions."""
 SEVERAL: Final = Workload(records=80, per_batch=10)
 """Transactions before a producer id is used up, and behind it."""
 SMALL_STATE: Final = Workload(records=60, partitions=1)
@@ -154,6 +159,9 @@ class _Drawing:
         return own
 
     def _of_family(self, family: str) -> Workload:
+        if family == f.NETWORK and is_told_halfway(self._pipeline):
+            own = self._pick([MANY, ABORTED, WIDE])
+            return replace(own, records=_FOR_EACH_FAULT * own.per_batch)
         if family in (f.NETWORK, f.WORKER):
             return self._pick([LARGE, ABORTED, WIDE])
         if family in (f.LATE, f.COORDINATOR, f.TIMEOUT, f.EXPIRY, f.RETRY):

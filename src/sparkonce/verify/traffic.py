@@ -15,6 +15,7 @@ from typing import Final
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.contract import Pipeline
 from sparkonce.verify.network import (
+    CorruptRequest,
     CutMidFrame,
     DelayRequest,
     DelayResponse,
@@ -30,6 +31,7 @@ from sparkonce.verify.schedule import Arm, Schedule
 from sparkonce.verify.workload import Workload
 
 _OPENS: Final = "open"
+_HALFWAY: Final = "produce:first"
 _RECORD_BYTES: Final = 40
 """What a record takes beside its value, at most."""
 _TRANSACTIONS_MAX: Final = 3
@@ -45,6 +47,7 @@ _OF_PRODUCE: Final[tuple[_Kind, ...]] = (
     lambda rng: Stall("Produce", seconds=1 + _some(rng, 1.0)),
     lambda rng: DuplicateRequest("Produce", own_connection=rng.random() < 0.5),
     lambda rng: LoseRequest("Produce"),
+    lambda rng: CorruptRequest("Produce"),
     lambda rng: CutMidFrame("Produce", direction="response"),
     lambda rng: DuplicateRequest("Produce", until="EndTxn", seconds=_some(rng, 0.3)),
     lambda rng: Reorder("Produce", seconds=_some(rng, 1.0)),
@@ -88,30 +91,91 @@ def transactions(pipeline: Pipeline, workload: Workload) -> int:
     return workload.batches if pipeline.batched else 1
 
 
+def is_told_halfway(pipeline: Pipeline) -> bool:
+    """Whether it tells the point between the halves of a transaction, at which all that was sent is
+    acknowledged. Tasks of Spark's tell theirs each for itself."""
+    return _HALFWAY in pipeline.points and not pipeline.spark
+
+
 def aimed(rng: random.Random, pipeline: Pipeline, workload: Workload, turn: int | None) -> Schedule:
     """Faults for what exactly_once sends: some in each of its steps."""
     transactions_min = transactions(pipeline, workload)
-    count = min(_TRANSACTIONS_MAX, transactions_min)
     ends = [each for each in _OF_END if transactions_min > 1 or not needs_another(each(rng))]
     produced = requests(pipeline, workload)
-    middle = {1, (produced + 1) // 2, produced}
-    faults = [
-        *(
-            replace(kind(rng), nth=rng.choice(sorted(middle)))
-            for kind in _some_of(rng, _OF_PRODUCE, 3, turn)
-        ),
+    middle = sorted({1, (produced + 1) // 2, produced})
+    of_produce = [kind(rng) for kind in _some_of(rng, _OF_PRODUCE, 3, turn)]
+    others = [
         *(kind(rng) for kind in _some_of(rng, _OF_OFFSETS, 1, turn)),
         *(kind(rng) for kind in _some_of(rng, ends, 1, turn)),
     ]
     if _OPENS not in pipeline.points:
-        return _unaimed(faults)
-    # One for each request of each transaction: of two, one would wait for what may not come.
-    arms: dict[tuple[str, int, int], Arm] = {}
-    for fault in faults:
-        last = min(count, transactions_min - 1) if needs_another(fault) else count
-        nth = rng.randint(1, last)
-        arms.setdefault((fault.api, fault.nth, nth), Arm(point=_OPENS, nth=nth, fault=fault))
-    return tuple(sorted(arms.values(), key=lambda arm: arm.nth))
+        return _unaimed([*(replace(each, nth=rng.choice(middle)) for each in of_produce), *others])
+    placing = _Placing(rng, transactions_min, is_spread=turn is not None)
+    if turn is not None and is_told_halfway(pipeline):
+        placing.place_all(_sharp(workload, produced))
+    for fault in of_produce:
+        placing.place(_OPENS, [replace(fault, nth=nth) for nth in middle])
+    for fault in others:
+        placing.place(_OPENS, [fault])
+    return placing.schedule
+
+
+def _sharp(workload: Workload, produced: int) -> Sequence[tuple[str, Fault]]:
+    """Those that hurt for sure who resends wrongly, or not at all.
+
+    Behind the first half, each partition gets one batch more. Lost, it is missed by nothing that
+    comes behind it. Written, and its answer lost, it is the last one that the broker knows: a
+    resend under another number would be taken for new. In the midst of many, one that is refused
+    has others under way behind it, and these are out of order.
+    """
+    if workload.batch_size:
+        return [(_OPENS, CorruptRequest("Produce", nth=(produced + 1) // 2))]
+    return [(_HALFWAY, LoseRequest("Produce")), (_HALFWAY, LoseResponse("Produce"))]
+
+
+class _Placing:
+    """Gives each fault a transaction, and a request of it that no other one waits for: of two, one
+    would wait for what may not come."""
+
+    def __init__(self, rng: random.Random, transactions_min: int, *, is_spread: bool) -> None:
+        """`is_spread`: each has a transaction to itself, as far as there are. One that leads to an
+        abort undoes what others have brought about."""
+        self._rng = rng
+        self._transactions_min = transactions_min
+        self._is_spread = is_spread
+        self._count = transactions_min if is_spread else min(_TRANSACTIONS_MAX, transactions_min)
+        self._arms: list[Arm] = []
+
+    @property
+    def schedule(self) -> Schedule:
+        return tuple(sorted(self._arms, key=lambda arm: arm.nth))
+
+    def place_all(self, faults: Sequence[tuple[str, Fault]]) -> None:
+        for point, fault in faults:
+            self.place(point, [fault])
+
+    def place(self, point: str, ways: Sequence[Fault]) -> None:
+        """In one of these ways."""
+        last = self._count
+        if needs_another(ways[0]):
+            last = min(last, self._transactions_min - 1)
+        taken = {(arm.nth, arm.fault.api, arm.fault.nth) for arm in self._arms}
+        free = [
+            Arm(point=point, nth=nth, fault=fault)
+            for nth in range(1, last + 1)
+            for fault in ways
+            if (nth, fault.api, fault.nth) not in taken
+        ]
+        if not free:
+            return
+        if self._is_spread:
+            fewest = min(map(self._beside, free))
+            free = [arm for arm in free if self._beside(arm) == fewest]
+        self._arms.append(self._rng.choice(free))
+
+    def _beside(self, arm: Arm) -> int:
+        """How many the same transaction has already."""
+        return sum(other.nth == arm.nth for other in self._arms)
 
 
 def weaker(

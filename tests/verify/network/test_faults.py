@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkonce.verify import (
+    CorruptRequest,
     CutMidFrame,
     DelayRequest,
     Fault,
@@ -88,6 +89,11 @@ def test_faults_of_answers_pass_over_requests_without_answer() -> None:
 def test_a_misspelt_api_is_refused() -> None:
     with pytest.raises(ValueError, match="'EndTransaction', which Kafka doesn't have"):
         LoseRequest("EndTransaction")
+
+
+def test_what_has_no_checksum_is_not_corrupted() -> None:
+    with pytest.raises(ValueError, match="only Produce has a checksum"):
+        CorruptRequest("EndTxn")
     with pytest.raises(ValueError, match="'Commit', which Kafka doesn't have"):
         DelayRequest("Produce", until="Commit")
     with pytest.raises(ValueError, match="'Abort', which Kafka doesn't have"):

@@ -20,10 +20,12 @@ from kafka.protocol.producer.transaction import (
     EndTxnRequest,
     InitProducerIdRequest,
 )
+from kafka.record import MemoryRecords, MemoryRecordsBuilder
 
 from sparkonce.verify.network.frames import (
     FrameError,
     RequestHead,
+    corrupt,
     frame_size,
     is_rewritten,
     parse_request,
@@ -32,6 +34,7 @@ from sparkonce.verify.network.frames import (
 )
 
 REAL = ("broker.example", 9092)
+_BATCH_HEAD_BYTES = 61
 PROXY = ("127.0.0.1", 40001)
 
 
@@ -61,6 +64,39 @@ def test_produce_head(version: int, transactional_id: str | None, acks: int) -> 
     head = parse_request(encoded(request, version))
     assert head == RequestHead(0, version, 77, "somebody", transactional_id, acks != 0)
     assert head.api == "Produce"
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("value", [b"", b"a", b"1" * 500])
+@pytest.mark.parametrize("headers", [[], [("why", b"because")]])
+def test_a_corrupted_produce_has_its_last_batch_refused_alone(
+    version: int, value: bytes, headers: list[tuple[str, bytes]]
+) -> None:
+    partitions = [
+        ProduceRequest.TopicProduceData.PartitionProduceData(
+            index=index, records=_batch(value, headers)
+        )
+        for index in range(2)
+    ]
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=partitions)
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+    frame = encoded(request, version)
+    damaged = corrupt(frame)
+    assert sum(a != b for a, b in zip(frame, damaged, strict=True)) == 1
+    size = len(_batch(value, headers))
+    last = frame.rindex(_batch(value, headers))
+    head = last + _BATCH_HEAD_BYTES
+    assert damaged[:head] == frame[:head], "its numbers, and the other batch, are as they were"
+    batch = MemoryRecords(damaged[last : last + size]).next_batch()
+    assert batch is not None and not batch.validate_crc()
+
+
+def _batch(value: bytes, headers: list[tuple[str, bytes]]) -> bytes:
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=10_000)
+    builder.append(timestamp=1, key=b"k", value=b"first", headers=[])
+    builder.append(timestamp=1, key=None, value=value, headers=headers)
+    builder.close()
+    return bytes(builder.buffer())
 
 
 @pytest.mark.parametrize(

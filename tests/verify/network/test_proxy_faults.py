@@ -14,6 +14,7 @@ import oracle
 from parts import wait_until
 from sparkonce.local import LocalKafka
 from sparkonce.verify import (
+    CorruptRequest,
     CutMidFrame,
     DelayRequest,
     DelayResponse,
@@ -73,6 +74,8 @@ def release(proxy: FaultProxy) -> None:
         (LoseResponse("Produce", nth=2), PLAIN, [b"a", b"b", b"b"]),
         (DuplicateRequest("Produce"), PLAIN, [b"a", b"a", b"b"]),
         (DuplicateRequest("Produce"), IDEMPOTENT, [b"a", b"b"]),
+        (CorruptRequest("Produce", nth=2), PLAIN, [b"a", b"b"]),
+        (CorruptRequest("Produce", nth=2), IDEMPOTENT, [b"a", b"b"]),
         (CutMidFrame("Produce"), PLAIN, [b"a", b"b"]),
         (CutMidFrame("Produce", direction="response"), PLAIN, [b"a", b"a", b"b"]),
         (CutMidFrame("Produce", direction="response"), IDEMPOTENT, [b"a", b"b"]),
@@ -90,6 +93,24 @@ def test_what_becomes_of_the_records(
         produce(producer(proxy, settings), topic, b"a", b"b")
         assert proxy.fired(fault) == proxy.came_to_pass(fault) == 1
     assert oracle.values(kafka.bootstrap_servers, topic) == expected
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_corrupted_batch_is_overtaken_by_those_behind_it(
+    kafka: LocalKafka, topic: str, compression: str
+) -> None:
+    """They have come to the broker when the client hears of it: without numbers they are first."""
+    fault = CorruptRequest("Produce")
+    with FaultProxy(kafka.bootstrap_servers, faults=[fault]) as proxy:
+        client = producer(proxy, {**PLAIN, "compression.type": compression})
+        client.produce(topic, b"a", partition=0)
+        proxy.wait_fired(fault, timeout_s=30)
+        for value in (b"b", b"c"):
+            client.produce(topic, value, partition=0)
+        assert client.flush(60) == 0
+        answers = [e.at_s for e in proxy.log if (e.api, e.did) == ("Produce", Did.ANSWERED)]
+        assert len(answers) == 4, "the one that was refused was sent again"
+    assert oracle.values(kafka.bootstrap_servers, topic) == [b"b", b"c", b"a"]
 
 
 @pytest.mark.parametrize("kind", [LoseRequest, LoseResponse])

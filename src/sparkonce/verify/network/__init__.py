@@ -2,6 +2,7 @@
 
 from sparkonce.verify.network.faults import (
     TRANSACTION_APIS,
+    CorruptRequest,
     CutMidFrame,
     DelayRequest,
     DelayResponse,
@@ -19,6 +20,7 @@ from sparkonce.verify.network.proxy import FaultProxy, ProxyError
 
 __all__ = [
     "TRANSACTION_APIS",
+    "CorruptRequest",
     "CutMidFrame",
     "DelayRequest",
     "DelayResponse",

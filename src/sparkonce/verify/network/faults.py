@@ -136,6 +136,26 @@ class CutMidFrame(Fault):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CorruptRequest(Fault):
+    """A bit of the last record is flipped on the way: the broker refuses the batch it is in.
+
+    Only Produce has a checksum to see it by. The broker keeps the connection and goes on with what
+    comes behind, which for the same partition is out of order then. Its answer comes late by
+    `seconds`, so that the client has sent something behind it.
+    """
+
+    seconds: float = 0.2
+    needs_answer: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
+        if self.api != "Produce":
+            raise ValueError(
+                f"{self!r}: no broker would see it; of all requests only Produce has a checksum."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DuplicateRequest(Fault):
     """The broker gets the request and a copy of it; the copy's answer is dropped.
 

@@ -63,6 +63,8 @@ _MAX_VERSION: Final[dict[int, int]] = {
 # Share groups name new leaders as well, in messages that we have no schema for.
 _HIDDEN: Final = frozenset({ApiKey.ShareFetch, ApiKey.ShareAcknowledge})
 _UNSUPPORTED_VERSION: Final = 35
+_INTO_LAST_RECORD: Final = 8
+"""Bytes from the end of a Produce."""
 
 
 class FrameError(ValueError):
@@ -141,6 +143,16 @@ def refuse_api_versions(head: RequestHead) -> bytes | None:
     )
     answer = ApiVersionsResponse(error_code=_UNSUPPORTED_VERSION, api_keys=[known], version=0)
     return _framed(struct.pack(">i", head.correlation_id) + answer.encode(version=0))
+
+
+def corrupt(produce: bytes) -> bytes:
+    """A framed Produce with a bit of its last record flipped, which the batch's checksum covers.
+
+    Behind the records there are at most three bytes, for tagged fields; and the last record ends
+    with its headers, or with its value and a zero.
+    """
+    at = len(produce) - _INTO_LAST_RECORD
+    return produce[:at] + bytes([produce[at] ^ 1]) + produce[at + 1 :]
 
 
 def is_rewritten(head: RequestHead) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 from sparkonce.verify.network import frames
 from sparkonce.verify.network.faults import (
+    CorruptRequest,
     CutMidFrame,
     DelayRequest,
     DelayResponse,
@@ -155,6 +156,9 @@ class Link:
                 await self.client.swallow()
             case CutMidFrame(direction="request"):
                 await self._cut_in(await self._whole(request), self.upstream, request)
+            case CorruptRequest():
+                await self._forward(request, frames.corrupt(await self._whole(request)))
+                self._log(Did.FIRED, request)
             case DuplicateRequest() as fault:
                 frame = await self._whole(request)
                 await self._forward(request, frame)
@@ -229,6 +233,8 @@ class Link:
                 delay = self._delay(request)
                 self._log(Did.FIRED, request)
                 await delay.over()
+            case CorruptRequest(seconds=seconds):
+                await asyncio.sleep(seconds)
         return True
 
     def _expect(self, request: _Request, *, is_copy: bool = False) -> None:
