@@ -4,6 +4,8 @@
 asked from a service, at the map side of a shuffle; the tasks behind it are held once half of them
 are done. Whoever started it then kills an executor, lets the service say something else, and
 releases them: what that executor had computed is computed again, and rows are in other places.
+With the kind `between`, a stream's, it is the driver that is held, when all is shuffled and nothing
+is written yet.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -31,6 +34,9 @@ _CONF = {
     },
     "spark.sql.files.maxPartitionBytes": "1000000",
     "spark.sql.files.openCostInBytes": "1000000",
+    # So that each of the two executors has a part of everything.
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1",
 }
 _Pass = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -59,9 +65,39 @@ def holding(folder: Path) -> _Pass:
     return hold
 
 
+def telling(folder: Path) -> _Pass:
+    """Which executors have had tasks."""
+
+    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (folder / f"ran.{executor_of(os.getpid())}").touch()
+        yield from batches
+
+    return tell
+
+
+def executors() -> set[str]:
+    """Those that Spark has, by their ids."""
+    found: Any = SparkContext.getOrCreate()._jsc.sc().getExecutorIds()
+    return {found.apply(index) for index in range(found.size())}
+
+
+def holding_driver(folder: Path) -> Callable[[str], None]:
+    """Until an executor is gone that is there now, and Spark knows it."""
+
+    def hold(point: str) -> None:
+        if point != "open" or (folder / "shuffled").exists():
+            return
+        before = executors()
+        (folder / "shuffled").touch()
+        while before <= executors():
+            time.sleep(0.02)
+
+    return hold
+
+
 def rows(spark: SparkSession, kind: str, folder: Path) -> DataFrame:
     inputs = str(folder / "input")
-    if kind == "stream":
+    if kind in ("stream", "between"):
         return spark.readStream.schema("id long").parquet(inputs)
     return spark.read.schema("id long").parquet(inputs)
 
@@ -73,7 +109,8 @@ def main() -> None:
     placed = rows(spark, kind, folder).withColumn("place", placing(folder)("id"))
     # By a hash that puts each of the four places into a part of its own.
     frame = placed.repartition(PLACES, "place")
-    frame = frame.mapInArrow(holding(folder), "id long, place long")
+    passing = telling(folder) if kind == "between" else holding(folder)
+    frame = frame.mapInArrow(passing, "id long, place long")
     if sink == "kafka":
         # What writes is a stage of its own: a task of it that ran twice would be refused.
         frame = frame.repartition(2, "id").selectExpr("cast(id as string) value")
@@ -88,13 +125,15 @@ def main() -> None:
             "pipeline": "shop",
         },
     }[sink]  # fmt: skip
-    if kind == "stream":
-        query = (
+    if kind in ("stream", "between"):
+        writer = (
             sparkonce.write_stream(frame).format(sink).options(**options)
             .option("checkpointLocation", str(folder / "checkpoint"))
-            .trigger(availableNow=True).start()
+            .trigger(availableNow=True)
         )  # fmt: skip
-        query.awaitTermination()
+        if kind == "between":
+            writer = writer.observe(holding_driver(folder))
+        writer.start().awaitTermination()
     else:
         sparkonce.write(frame).format(sink).options(**options).option("runId", "1").save()
     spark.stop()

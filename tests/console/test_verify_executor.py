@@ -24,3 +24,23 @@ def test_state_survives_an_executor(tmp_path: Path) -> None:
     (outcome,) = json.loads((tmp_path / "verification.json").read_text())["outcomes"]
     assert (outcome["pipeline"], outcome["verdict"]) == ("stateful", "kept")
     assert any("KillExecutor" in each["text"] for each in outcome["story"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_rows_of_two_computations_are_not_written(tmp_path: Path) -> None:
+    """An executor is lost with its part of a shuffle, half-way through the tasks behind it or when
+    the records are on their way: the full preset begins with both."""
+    done = verify(
+        tmp_path,
+        "--minutes", "0.1", "--runs", "2", "--seed", "101", "--only", "shuffled", "--brokers", "1",
+        timeout_s=280,
+    )  # fmt: skip
+    assert done.returncode == 0
+    outcomes = json.loads((tmp_path / "verification.json").read_text())["outcomes"]
+    assert [(each["pipeline"], each["verdict"]) for each in outcomes] == [("shuffled", "kept")] * 2
+    killed = [[e["text"] for e in each["story"] if e["kind"] == "kill"] for each in outcomes]
+    assert sorted(text.partition("(")[0] for (text,) in killed) == [
+        "KillExecutor",
+        "KillOtherExecutor",
+    ]

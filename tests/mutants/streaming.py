@@ -13,6 +13,9 @@ _STATE_CRASH = Cell("stateful", "exactly_once", "crash")
 _STATE_TIMEOUT = Cell("stateful", "exactly_once", "timeout")
 _STATE_ZOMBIE = Cell("stateful", "exactly_once", "zombie")
 
+_EXECUTOR = Cell("shuffled", "exactly_once", "executor")
+
+_RUNS = "stream/runs.py"
 _KAFKA, _TASK = "stream/kafka.py", "stream/task.py"
 _DESK, _TURNS = "stream/desk.py", "stream/turns.py"
 _PIPELINE, _RECOVERY, _TAKE_OVER = "stream/pipeline.py", "stream/recovery.py", "stream/takeover.py"
@@ -278,6 +281,29 @@ STREAMING = (
                 _RECOVERY,
                 "    if entry.query != checkpoint.query:\n",
                 "    if entry.query != checkpoint.query and entry.batch < 0:\n",
+            ),
+        ),
+    ),
+    # -- what Spark computes again ----------------------------------------------------------------
+    Mutant(
+        name="what was computed again is decided",
+        sabotages="Nobody asks before the decision whether Spark has computed a part of the batch "
+        "again while the rest of it was there",
+        cells=(_EXECUTOR,),
+        changes=(Change(_PIPELINE, "        self._run.check()\n", "        pass\n"),),
+    ),
+    # Without all of `settle` the check before the decision looks at the jobs of both attempts, and
+    # finds what was lost with the executor among those of the first. So this leaves the rest of it.
+    Mutant(
+        name="what an aborted attempt shuffled is read",
+        sabotages="A batch is run again on what is left of shuffles that were computed twice in "
+        "the attempt before",
+        cells=(_EXECUTOR,),
+        changes=(
+            Change(
+                _RUNS,
+                "        if _is_shuffled_twice(jobs) and self._ran_again_or_spend(jobs):\n",
+                "        if False:\n",
             ),
         ),
     ),

@@ -96,6 +96,32 @@ def test_rows_of_two_computations_are_not_written_to_kafka(
         assert hanging(servers, topic) == []
 
 
+def test_what_was_shuffled_and_lost_before_the_write_is_not_written(
+    kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """Spark has run both shuffles as jobs of their own, and no task fails in the one that writes:
+    it computes what is missing of them first, from places that are others now."""
+    servers = kafka.bootstrap_servers
+    with a_topic(kafka) as topic:
+        with driver("between", "kafka", tmp_path, servers, topic) as process:
+
+            def is_shuffled() -> bool:
+                assert process.poll() is None, (tmp_path / "log").read_text()[-5000:]
+                return (tmp_path / "shuffled").exists()
+
+            wait_until(is_shuffled, "all is shuffled", 100)
+            ran = [*tmp_path.glob("ran.*")]
+            assert len(ran) == 2, "each executor has a part"
+            (tmp_path / "service").write_text("1")
+            os.kill(int(ran[0].suffix[1:]), signal.SIGKILL)
+            code = process.wait(90)
+        said = (tmp_path / "log").read_text()
+        assert code == 0, said[-5000:]
+        assert said.count(NOTICED) == 1
+        assert sorted(int(value or b"") for value in values(servers, topic)) == [*range(ROWS)]
+        assert hanging(servers, topic) == []
+
+
 def test_where_a_new_plan_would_not_compute_all_anew_nothing_is_written(tmp_path: Path) -> None:
     with driver("kept", "duckdb", tmp_path) as process:
         lose_an_executor(process, tmp_path)

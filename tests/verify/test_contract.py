@@ -8,6 +8,7 @@ import pytest
 
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.contract import ContractError, Pipeline, Record
+from sparkonce.verify.families import families
 from sparkonce.verify.pipelines import built_in, peers_built_in
 
 
@@ -39,6 +40,7 @@ def test_what_a_file_says_is_heeded(tmp_path: Path) -> None:
         "NAME = 'mine'\n"
         "MARKED = False\n"
         "BATCHED = False\n"
+        "FAMILIES = ['crash']\n"
         "def due_in(identity): return [1] if identity == 'dead' else [0]\n"
     )
     pipeline = Pipeline.load(str(file))
@@ -48,6 +50,7 @@ def test_what_a_file_says_is_heeded(tmp_path: Path) -> None:
     assert (pipeline.outputs, pipeline.points) == (2, ("open",))
     assert not pipeline.writes_transactions(Guarantee.EXACTLY_ONCE)
     assert not pipeline.batched
+    assert families(pipeline, Guarantee.AT_LEAST_ONCE) == ["crash"], "and network would fit"
     assert pipeline.due_in is not None and pipeline.due_in("dead") == [1]
 
 
@@ -73,6 +76,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 def test_ours_and_our_peers_keep_it() -> None:
     assert [each.name for each in built_in()] == [
         "producer", "joined producers", "stateless", "stateful", "topics", "dead letters", "batch",
+        "shuffled",
     ]  # fmt: skip
     peers = {each.name: each.guarantees for each in peers_built_in()}
     assert peers["Spark's own sink"] == (Guarantee.AT_LEAST_ONCE,)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from parts import is_running
-from sparkonce.verify.disturb import executor_of
+from sparkonce.verify.disturb import executor_of, other_executor_of
 
 # Three generations, as Spark's: who is called java, a daemon, and a worker that waits.
 WORKER = "import sys, os; print(os.getppid(), os.getpid(), flush=True); sys.stdin.read()"
@@ -23,11 +23,13 @@ ctypes.CDLL(None).prctl(PR_SET_NAME, b"java")
 subprocess.run([sys.executable, "-c", {DAEMON!r}])
 """
 
+BACKEND = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
 
 class Family:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", EXECUTOR],
+            [sys.executable, "-c", EXECUTOR, BACKEND],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -69,3 +71,14 @@ def test_a_worker_that_has_ended_has_none() -> None:
     family.end()
     with pytest.raises(ProcessLookupError, match="has ended"):
         executor_of(family.worker)
+
+
+def test_another_executor_is_one_of_the_same_driver(spark: Family) -> None:
+    with pytest.raises(ProcessLookupError, match="Beside the executor"):
+        other_executor_of(spark.worker)  # this process has other children, which are none
+    other = Family()
+    try:
+        assert other_executor_of(spark.worker) == other.executor
+        assert other_executor_of(other.worker) == spark.executor
+    finally:
+        other.end()

@@ -15,6 +15,7 @@ from sparkonce.verify.families import (
     COORDINATOR,
     CRASH,
     EPOCHS,
+    EXECUTOR,
     EXPIRY,
     FAMILIES,
     LATE,
@@ -44,6 +45,8 @@ from sparkonce.verify.schedule import (
     AwaitSnapshot,
     Kill,
     KillAfter,
+    KillExecutor,
+    KillOtherExecutor,
     KillSent,
     MoreInput,
     Outlast,
@@ -62,7 +65,7 @@ CELLS = [
     (name, guarantee, family)
     for name, pipeline in PIPELINES.items()
     for guarantee in pipeline.guarantees
-    for family in [*families(pipeline, guarantee), MIXED]
+    for family in [*families(pipeline, guarantee), MIXED if pipeline.families is None else EXECUTOR]
 ]
 
 
@@ -319,6 +322,21 @@ def test_what_is_done_around_the_last_transaction_under_a_producer_id() -> None:
             assert transactions(PIPELINES[name], plan.workload) > TRANSACTIONS_LEFT + 1
         told = {type(each) for plan in drawn for each in plan.schedule}
         assert told == {Arm, Kill, KillSent, Outlast, Pause}
+
+
+def test_an_executor_is_lost_half_way_behind_a_shuffle_and_behind_both() -> None:
+    """With a whole task of the other one done: of two with one core each, the third task that
+    comes is the second of its executor."""
+    assert {type(each) for plan in turns("shuffled", EXECUTOR) for each in plan.schedule} == {
+        KillOtherExecutor,
+        KillExecutor,
+    }
+    nths: dict[str, set[int]] = {"shuffled": set(), "produce:first": set()}
+    for plan in plans("shuffled", EXECUTOR, 40):
+        (element,) = plan.schedule
+        assert isinstance(element, KillExecutor | KillOtherExecutor)
+        nths[element.point].add(element.nth)
+    assert nths == {"shuffled": {3, 7}, "produce:first": {1, 3}}, "of either batch"
 
 
 def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> None:

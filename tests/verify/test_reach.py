@@ -31,7 +31,7 @@ from sparkonce.verify.schedule import (
 from sparkonce.verify.traffic import transactions
 from sparkonce.verify.workload import Workload
 
-PIPELINES = {each.name: each for each in [*built_in(), *ends_built_in()]}
+PIPELINES = {each.name: each for each in [*built_in(), *ends_built_in()] if each.families is None}
 STATELESS, PRODUCER = PIPELINES["stateless"], PIPELINES["producer"]
 EXACTLY = Guarantee.EXACTLY_ONCE
 

@@ -12,6 +12,7 @@ the pipeline in a process of its own that it kills and restarts, and reads `job.
     OUTPUTS             output topics; each input is due once in each of them; default: 1
     due_in(identity)    in which of them instead, counted from 0; default: in each
     POINTS              what it tells `job.observe` on its way; default: nothing
+    FAMILIES            of faults that it has trials in, of those that fit; default: all
     ENDS                whether `run` returns when the input is used up; default: True
     BATCHED             whether it works in batches of about `job.per_batch`; default: True
     SPARK               whether it wants the process's SparkSession; default: False
@@ -56,6 +57,8 @@ POINTS = (
 )
 """The steps of the protocol at which our own pipelines can be stopped, in their order. At
 `committed` the batch is decided, and what has decided it has not come back to its driver yet."""
+SHUFFLED = "shuffled"
+"""Told by each task between two shuffles, when it has read all its rows."""
 
 
 class ContractError(SparkonceError):
@@ -137,6 +140,7 @@ class Pipeline:
     due_in: Callable[[str], Sequence[int]] | None
     batched: bool
     points: tuple[str, ...]
+    families: tuple[str, ...] | None
     ends: bool
     spark: bool
     shares: bool
@@ -177,6 +181,7 @@ class Pipeline:
             due_in=own.get("due_in"),
             batched=bool(own.get("BATCHED", True)),
             points=tuple(own.get("POINTS", ())),
+            families=tuple(own["FAMILIES"]) if "FAMILIES" in own else None,
             ends=bool(own.get("ENDS", True)),
             spark=bool(own.get("SPARK", False)),
             shares=bool(own.get("SHARES", False)),

@@ -36,6 +36,7 @@ _DEADLOCK: Final = re.compile(
 _DEADLOCK_CHARS: Final = 1_000
 _OWN_TABLE: Final = re.compile(r"verify_t(\d+)")
 """All tables of a trial have its name in theirs."""
+_EXECUTOR: Final = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class Brokers:
@@ -303,6 +304,20 @@ def executor_of(worker_pid: int) -> int:
     except FileNotFoundError:
         pass
     raise ProcessLookupError(f"The executor of worker {worker_pid} has ended.")
+
+
+def other_executor_of(worker_pid: int) -> int:
+    """Another JVM of the same driver than the one that this Python worker belongs to, of Spark's
+    `local-cluster`. ProcessLookupError when there is none."""
+    own = executor_of(worker_pid)
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            if pid == own or _parent(pid) != _parent(own):
+                continue
+            if _EXECUTOR in (entry / "cmdline").read_bytes().split(b"\0"):
+                return pid
+    raise ProcessLookupError(f"Beside the executor {own} there is none.")
 
 
 def _parent(pid: int) -> int:

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify import families as f
 from sparkonce.verify.clusters import TRANSACTIONS_LEFT
-from sparkonce.verify.contract import Pipeline
+from sparkonce.verify.contract import SHUFFLED, Pipeline
 from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
 from sparkonce.verify.reach import within_lives
 from sparkonce.verify.schedule import (
@@ -29,6 +29,7 @@ from sparkonce.verify.schedule import (
     Kill,
     KillAfter,
     KillExecutor,
+    KillOtherExecutor,
     KillSent,
     KillWorker,
     LoseLedger,
@@ -39,7 +40,7 @@ from sparkonce.verify.schedule import (
     Schedule,
 )
 from sparkonce.verify.traffic import aimed, is_told_halfway, weaker
-from sparkonce.verify.workload import BY_VERSION, Workload
+from sparkonce.verify.workload import BEHIND_SHUFFLES, BETWEEN_SHUFFLES, BY_VERSION, Workload
 
 _Choice = TypeVar("_Choice")
 
@@ -159,6 +160,8 @@ class _Drawing:
         return own
 
     def _of_family(self, family: str) -> Workload:
+        if SHUFFLED in self._points:
+            return WIDE  # each executor has rows of each kind
         if family == f.NETWORK and is_told_halfway(self._pipeline):
             own = self._pick([MANY, ABORTED, WIDE])
             return replace(own, records=_FOR_EACH_FAULT * own.per_batch)
@@ -246,9 +249,24 @@ class _Drawing:
         return (KillWorker(point=point, nth=times),)
 
     def executor(self, workload: Workload) -> Schedule:
+        if SHUFFLED in self._points:
+            return self._executor_between_shuffles(workload)
         # With executors of their own, tasks of the batch are run again by others.
         point = self._rng.choice(self._on_executors)
         return (KillExecutor(point=point, nth=self._times(workload)),)
+
+    def _executor_between_shuffles(self, workload: Workload) -> Schedule:
+        """An executor is lost with its part of the first shuffle, which others have read.
+
+        Half-way through the tasks behind it: the third that comes is the second of its executor,
+        as there are two with one core each; so that one has a whole task behind it. Or when all of
+        the second shuffle is there, and records are written: the attempt is given up, and the next
+        one finds what is left of both.
+        """
+        before = self._times(workload) - 1
+        half_done = KillOtherExecutor(point=SHUFFLED, nth=before * BETWEEN_SHUFFLES + 3)
+        written = KillExecutor(point="produce:first", nth=before * BEHIND_SHUFFLES + 1)
+        return (self._pick([half_done, written]),)
 
     def zombie(self, workload: Workload) -> Schedule:
         free = [each for each in self._inside if each not in self._pipeline.holds]

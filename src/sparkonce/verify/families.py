@@ -52,7 +52,8 @@ def families(pipeline: Pipeline, guarantee: Guarantee) -> list[str]:
     # The weaker guarantees are there as controls: these two families make them lose and repeat.
     if guarantee is Guarantee.EXACTLY_ONCE and pipeline.points:
         found += _of_points(pipeline)
-    return [each for each in FAMILIES if each in found]
+    own = FAMILIES if pipeline.families is None else pipeline.families
+    return [each for each in FAMILIES if each in found and each in own]
 
 
 def _of_points(pipeline: Pipeline) -> list[str]:
@@ -112,5 +113,7 @@ def _is_plain(pipeline: Pipeline) -> bool:
 
 
 _WITHOUT_SPARK: Final = {NETWORK: 4, CRASH: 4, LATE: 2, COORDINATOR: 2, ZOMBIE: 2, EPOCHS: 5}
-_PLAIN: Final = {NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2, REFUSAL: 4, EPOCHS: 5}
+_PLAIN: Final = {
+    NETWORK: 3, CRASH: 3, WORKER: 2, COORDINATOR: 2, REFUSAL: 4, EPOCHS: 5, EXECUTOR: 2,
+}  # fmt: skip
 _WITH_STATE: Final = {CRASH: 2, STATE: 5, ZOMBIE: 2}

@@ -17,7 +17,7 @@ from typing import Final
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify.checkpoints import has_snapshots
-from sparkonce.verify.disturb import Brokers, Server, executor_of, stop_for
+from sparkonce.verify.disturb import Brokers, Server, executor_of, other_executor_of, stop_for
 from sparkonce.verify.gate import START, Arrival, Gate
 from sparkonce.verify.schedule import (
     Arm,
@@ -28,6 +28,7 @@ from sparkonce.verify.schedule import (
     Database,
     Kill,
     KillExecutor,
+    KillOtherExecutor,
     KillWorker,
     LoseUnreplicated,
     MoveLeaders,
@@ -40,6 +41,7 @@ from sparkonce.verify.trial import Course
 BUSY_MAX: Final = 6
 """Jobs on their way at the same moment; more only hinder each other."""
 _SNAPSHOT_TIMEOUT_S: Final = 30.0
+_OnExecutor = KillWorker | KillExecutor | KillOtherExecutor | PauseWorker
 
 
 class Nemesis:
@@ -90,17 +92,19 @@ class Nemesis:
     def _act(self, element: At, arrival: Arrival, course: Course) -> None:
         if isinstance(element, Arm):
             course.arm(element)
-        elif isinstance(element, KillWorker | KillExecutor | PauseWorker):
+        elif isinstance(element, _OnExecutor):
             with suppress(ProcessLookupError):  # Spark was faster
                 self._hit_worker(element, arrival, course)
                 course.note(element)
         else:
             self._hit_driver(element, arrival, course)
 
-    def _hit_worker(
-        self, element: KillWorker | KillExecutor | PauseWorker, arrival: Arrival, course: Course
-    ) -> None:
-        pid = executor_of(arrival.pid) if isinstance(element, KillExecutor) else arrival.pid
+    def _hit_worker(self, element: _OnExecutor, arrival: Arrival, course: Course) -> None:
+        pid = arrival.pid
+        if isinstance(element, KillExecutor):
+            pid = executor_of(arrival.pid)
+        elif isinstance(element, KillOtherExecutor):
+            pid = other_executor_of(arrival.pid)
         if isinstance(element, PauseWorker):
             course.tell("pause", f"{element!r}: process {pid}")
             stop_for(pid, element.seconds)

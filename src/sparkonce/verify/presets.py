@@ -67,9 +67,12 @@ _ON_VERSION_1: Final[Sequence[tuple[str, str]]] = (
     ("stateless", LATE),
 )
 """Of the quick preset; the full one has all of them there."""
-_OF_THE_FULL: Final[Sequence[tuple[Cluster, Sequence[tuple[str, str]]]]] = tuple(
-    (cluster, [(name, family) for name in ("producer", "joined producers", "stateless")])
-    for cluster, family in ((FORGETFUL, EXPIRY), (LAST_EPOCHS, EPOCHS), (LAST_EPOCHS_1, EPOCHS))
+_OF_THE_FULL: Final[Sequence[tuple[Cluster, Sequence[tuple[str, str]]]]] = (
+    (USUAL, [("shuffled", EXECUTOR)]),
+    *(
+        (cluster, [(name, family) for name in ("producer", "joined producers", "stateless")])
+        for cluster, family in ((FORGETFUL, EXPIRY), (LAST_EPOCHS, EPOCHS), (LAST_EPOCHS_1, EPOCHS))
+    ),
 )
 """What the full preset has first, beside what the quick one has."""
 
@@ -136,7 +139,7 @@ class Presets:
         for cluster, cells in elsewhere:
             for name, family in cells:
                 if any(pipeline.name == name for pipeline in asked.pipelines):
-                    yield f"{name}, {cluster.name}", _EXACTLY.value, family
+                    yield _in(cluster, name), _EXACTLY.value, family
         if asked.controls:
             for control in controls(asked.brokers):
                 yield control.title, control.guarantee.value, control.family
@@ -146,6 +149,8 @@ class Presets:
         for pipeline in self._wish.pipelines:
             for guarantee in pipeline.guarantees:
                 own = families(pipeline, guarantee)
+                if not own:
+                    continue
                 for family in [*own, MIXED, *([EXECUTOR] if WORKER in own else [])]:
                     yield pipeline.name, guarantee.value, family
                     if guarantee is _EXACTLY and pipeline.writes_kafka:
@@ -236,8 +241,7 @@ class Presets:
         return [
             trial
             for name, family in cells
-            if name in by_name
-            and self._wish.wants(f"{name}, {cluster.name}", _EXACTLY.value, family)
+            if name in by_name and self._wish.wants(_in(cluster, name), _EXACTLY.value, family)
             for trial in self._cell(numbers, by_name[name], _EXACTLY, family, cluster, seen)
         ]
 
@@ -272,8 +276,11 @@ class Presets:
         """Without end, unless nothing that is drawn here was asked for."""
         if not any(self._wish.wants(*cell) for cell in self._by_chance()):
             return
-        with_spark = [each for each in self._wish.pipelines if each.spark]
-        others = [each for each in self._wish.pipelines if not each.spark]
+        drawn = [
+            each for each in self._wish.pipelines if any(families(each, g) for g in each.guarantees)
+        ]
+        with_spark = [each for each in drawn if each.spark]
+        others = [each for each in drawn if not each.spark]
         for number in numbers:
             rng = random.Random(f"{self._wish.seed}/{number}/cell")
             # In blocks, so that rounds are full, and clusters worth their start.
@@ -330,5 +337,9 @@ class Presets:
 
 
 def _name(pipeline: Pipeline, cluster: Cluster) -> str:
-    """As reports have it."""
-    return f"{pipeline.name}, {cluster.name}" if cluster.name else pipeline.name
+    return _in(cluster, pipeline.name)
+
+
+def _in(cluster: Cluster, name: str) -> str:
+    """A pipeline's name as reports have it."""
+    return f"{name}, {cluster.name}" if cluster.name else name

@@ -53,6 +53,8 @@ _QUIET_S: Final = 90.0
 _TASK_POINTS: Final = ("produce:first", "produce:last")
 # Many workers start at once, on few cores: nobody is in a hurry.
 _PATIENT: Final = {"spark.python.authenticate.socketTimeout": "120s"}
+# With executors of their own, so that each has its part of the first batch.
+_ALL_THERE: Final = {"spark.cores.max": "2", "spark.scheduler.minRegisteredResourcesRatio": "1"}
 _MAINTAINED: Final = {"spark.sql.streaming.stateStore.maintenanceInterval": "200ms"}
 """Every minute by default: later than the end of most lives."""
 _REFUSAL: Final = "LedgerError"
@@ -263,7 +265,7 @@ class Round:
         )
         self._tell(courses, "life", f"life {life + 1} begins")
         is_maintained = any(course.trial.is_maintained(life) for course in courses.values())
-        conf = {**_PATIENT, **(_MAINTAINED if is_maintained else {})}
+        conf = {**_PATIENT, **_ALL_THERE, **(_MAINTAINED if is_maintained else {})}
         order = Order(assignments=assignments, master=self._master, conf=conf)
         return Child(
             [sys.executable, "-m", "sparkonce.verify.host", order.to_text()],

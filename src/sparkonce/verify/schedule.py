@@ -49,6 +49,12 @@ class KillExecutor(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class KillOtherExecutor(At):
+    """kill -9 of the JVM of another executor: what that one has computed is computed again, and
+    what the one at the point has computed stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Pause(At):
     """The driver is stopped there, its successor finishes the work, then it goes on: a zombie."""
 
@@ -178,8 +184,8 @@ _VOCABULARY = {
     each.__name__: each
     for each in (
         Arm, AtCommit, AwaitSnapshot, Broker, Checkpoint, Database, Kill, KillAfter, KillExecutor,
-        KillSent, KillWorker, LoseLedger, LoseUnreplicated, MoreInput, MoveLeaders, Outlast, Pause,
-        PauseWorker,
+        KillOtherExecutor, KillSent, KillWorker, LoseLedger, LoseUnreplicated, MoreInput,
+        MoveLeaders, Outlast, Pause, PauseWorker,
     )
 } | {name: getattr(network, name) for name in network.__all__}  # fmt: skip
 

@@ -6,7 +6,9 @@ from importlib.util import find_spec
 
 from sparkonce.verify.contract import Pipeline
 
-BUILT_IN = ("relay", "joined", "stateless", "stateful", "topics", "dead_letters", "batch")
+BUILT_IN = (
+    "relay", "joined", "stateless", "stateful", "topics", "dead_letters", "batch", "shuffled",
+)  # fmt: skip
 ENDS = (
     "from_files",
     "from_table",
