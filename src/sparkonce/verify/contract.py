@@ -59,6 +59,10 @@ POINTS = (
 `committed` the batch is decided, and what has decided it has not come back to its driver yet."""
 SHUFFLED = "shuffled"
 """Told by each task between two shuffles, when it has read all its rows."""
+BETWEEN_SHUFFLES = 4
+"""Tasks of the pipeline that shuffles twice; each tells that it has read its rows."""
+BEHIND_SHUFFLES = 2
+"""Tasks of it that write."""
 
 
 class ContractError(SparkonceError):

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify import families as f
 from sparkonce.verify.clusters import TRANSACTIONS_LEFT
-from sparkonce.verify.contract import SHUFFLED, Pipeline
+from sparkonce.verify.contract import BEHIND_SHUFFLES, BETWEEN_SHUFFLES, SHUFFLED, Pipeline
 from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
 from sparkonce.verify.reach import within_lives
 from sparkonce.verify.schedule import (
@@ -40,7 +40,7 @@ from sparkonce.verify.schedule import (
     Schedule,
 )
 from sparkonce.verify.traffic import aimed, is_told_halfway, weaker
-from sparkonce.verify.workload import BEHIND_SHUFFLES, BETWEEN_SHUFFLES, BY_VERSION, Workload
+from sparkonce.verify.workload import BY_VERSION, Workload
 
 _Choice = TypeVar("_Choice")
 

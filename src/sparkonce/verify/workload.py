@@ -17,10 +17,6 @@ from sparkonce.verify.network import ShortRepr
 PARTITIONS: Final = 2
 ABORTED_FROM: Final = 900_000
 """Numbers of records whose transaction was aborted; none of the others comes so far."""
-BETWEEN_SHUFFLES: Final = 4
-"""Tasks of the pipeline that shuffles twice; each tells that it has read its rows."""
-BEHIND_SHUFFLES: Final = 2
-"""Tasks of it that write."""
 _KEYS_MIN: Final = 4
 _SPREAD: Final = 2_654_435_761
 """Knuth's multiplier: neighbouring numbers come to lie far apart."""

@@ -17,9 +17,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from sparkonce.verify.contract import SHUFFLED, Job
+from sparkonce.verify.contract import BEHIND_SHUFFLES, BETWEEN_SHUFFLES, SHUFFLED, Job
 from sparkonce.verify.pipelines import on_spark
-from sparkonce.verify.workload import BEHIND_SHUFFLES, BETWEEN_SHUFFLES
 
 GUARANTEES = ("exactly_once",)
 POINTS = (*on_spark.ALL_POINTS, SHUFFLED)
