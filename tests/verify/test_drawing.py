@@ -122,7 +122,7 @@ def test_each_fault_of_the_network_has_a_transaction_to_itself(name: str) -> Non
     for turn in range(12):
         for seed in range(10):
             plan = draw(seed, PIPELINES[name], EXACTLY, NETWORK, turn=turn)
-            assert len(plan.schedule) == (6 if plan.workload.batch_size else 7)
+            assert len(plan.schedule) == (7 if plan.workload.batch_size else 8)
             nths = [each.nth for each in plan.schedule if isinstance(each, Arm)]
             assert len(set(nths)) == len(plan.schedule)
             assert max(nths) <= plan.workload.batches
@@ -134,6 +134,7 @@ def test_each_trial_of_the_network_has_what_surely_hurts_in_it(name: str) -> Non
     refused, so that those behind it are out of order."""
     for turn in range(12):
         plan = draw(3, PIPELINES[name], EXACTLY, NETWORK, turn=turn)
+        assert DuplicateRequest("EndTxn", until="Produce") in faults_of(plan.schedule)
         if plan.workload.batch_size:
             halfway = requests(PIPELINES[name], plan.workload) // 2
             corrupted = [e for e in faults_of(plan.schedule) if isinstance(e, CorruptRequest)]

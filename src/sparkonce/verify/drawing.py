@@ -64,7 +64,7 @@ _TWO_KILLS: Final = 0.3
 """Of crashes of a pipeline with state. Another life takes its time."""
 _WITHOUT_BROKERS: Final = 0.85
 """Of mixed schedules. One broker is disturbed at a time, and takes ten seconds to come back."""
-_FOR_EACH_FAULT: Final = 8
+_FOR_EACH_FAULT: Final = 9
 """Transactions of a pipeline that has them cheaply: one for each fault of the network, so that none
 undoes what another one has brought about."""
 _AWAY_S: Final = 4.0

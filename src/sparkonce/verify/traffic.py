@@ -126,11 +126,14 @@ def _sharp(workload: Workload, produced: int) -> Sequence[tuple[str, Fault]]:
     Behind the first half, each partition gets one batch more. Lost, it is missed by nothing that
     comes behind it. Written, and its answer lost, it is the last one that the broker knows: a
     resend under another number would be taken for new. In the midst of many, one that is refused
-    has others under way behind it, and these are out of order.
+    has others under way behind it, and these are out of order. And a copy of the decision comes
+    between the halves of the next transaction: under the same epoch it would decide that one.
     """
+    decided_again = (_OPENS, DuplicateRequest("EndTxn", until="Produce"))
     if workload.batch_size:
-        return [(_OPENS, CorruptRequest("Produce", nth=(produced + 1) // 2))]
-    return [(_HALFWAY, LoseRequest("Produce")), (_HALFWAY, LoseResponse("Produce"))]
+        return [decided_again, (_OPENS, CorruptRequest("Produce", nth=(produced + 1) // 2))]
+    lost = [(_HALFWAY, LoseRequest("Produce")), (_HALFWAY, LoseResponse("Produce"))]
+    return [decided_again, *lost]
 
 
 class _Placing:
