@@ -63,6 +63,14 @@ def test_a_deleted_topic_is_gone(kafka: LocalKafka) -> None:
         kafka.delete_topic(topic)
 
 
+def test_added_partitions_have_leaders_on_every_broker(kafka3: LocalKafka) -> None:
+    topic = new_topic(kafka3, partitions=2)
+    kafka3.add_partitions(topic, 5)
+    assert all(kafka3.leader_of(topic, each) in kafka3.broker_ids for each in range(5))
+    with pytest.raises(LocalError, match="give the topic"):
+        kafka3.add_partitions(topic, 3)
+
+
 def test_a_topic_that_exists_is_not_created_again(kafka: LocalKafka) -> None:
     topic = new_topic(kafka)
     with pytest.raises(LocalError, match="already exists"):

@@ -7,6 +7,7 @@ from mutants.mutant import Cell, Change, Mutant
 _CRASH = Cell("stateless", "exactly_once", "crash")
 _NETWORK = Cell("stateless", "exactly_once", "network")
 _WORKER = Cell("stateless", "exactly_once", "worker")
+_PARTITIONS = Cell("stateless", "exactly_once", "partitions")
 _REFUSAL = Cell("stateless", "exactly_once", "refusal")
 _STATE = Cell("stateful", "exactly_once", "state")
 _STATE_CRASH = Cell("stateful", "exactly_once", "crash")
@@ -92,6 +93,19 @@ STREAMING = (
                 _KAFKA,
                 "                self._may_lie_right = False\n            raise\n",
                 "                self._may_lie_right = False\n            rows = []\n",
+            ),
+        ),
+    ),
+    Mutant(
+        name="each task counts partitions for itself",
+        sabotages="Tasks go by the partitions that their own producers know, not by those that the "
+        "driver tells all of them",
+        cells=(_PARTITIONS,),
+        changes=(
+            Change(
+                _TASK,
+                "producer.encode_arrow(order.topic, table, agreed):",
+                "producer.encode_arrow(order.topic, table):",
             ),
         ),
     ),

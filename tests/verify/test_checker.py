@@ -220,6 +220,43 @@ def test_state_is_judged_in_the_order_of_the_log_not_of_the_reader() -> None:
     assert found(history) == [(Defect.BACKWARDS, 1, "end")]
 
 
+def keyed(
+    key: bytes | None, *identities: str, topic: str = "out", partition: int = 0
+) -> tuple[Seen, ...]:
+    seen = log(*identities, topic=topic, partition=partition)
+    return tuple(replace(each, key=key) for each in seen)
+
+
+@pytest.mark.parametrize(
+    ("logs", "units", "count"),
+    [
+        ((keyed(b"k", "1"), keyed(b"k", "2", "3", partition=1)), {"u": "123"}, 2),
+        ((keyed(b"k", "1", "2"), keyed(b"k", "3", partition=5)), {"u": "12", "v": "3"}, 0),
+        ((keyed(b"k", "1"), keyed(b"other", "2", "3", partition=1)), {"u": "123"}, 0),
+        ((keyed(b"k", "1"), keyed(b"k", "2", "3", topic="log", partition=1)), {"u": "123"}, 0),
+        ((keyed(None, "1"), keyed(None, "2", "3", partition=1)), {"u": "123"}, 0),
+        ((keyed(b"k", "1"), keyed(b"k", "2", "3", partition=1)), {"u": "1"}, 0),
+    ],
+    ids=["split", "another transaction", "another key", "another topic", "no key", "no unit"],
+)
+def test_split_is_a_key_with_two_partitions_in_one_transaction(
+    logs: tuple[tuple[Seen, ...], ...], units: dict[str, str], count: int
+) -> None:
+    reading = end(*logs)
+    history = History(
+        sent("1", "2", "3"),
+        (reading, replace(reading, reader="live", live=True)),
+        units={name: frozenset(unit) for name, unit in units.items()},
+    )
+    assert found(history) == [(Defect.SPLIT, count, "end")] * bool(count)
+
+
+def test_split_names_the_key_and_both_places() -> None:
+    reading = end(keyed(b"k", "1"), keyed(b"k", "2", partition=4))
+    finding = only(History(sent("1", "2"), (reading,), units={"u": frozenset("12")}))
+    assert finding.examples == ("k: 2 at out/4@0, and in partition 0",)
+
+
 @pytest.mark.parametrize("back", [0, 2])
 def test_backwards_is_an_offset_at_or_before_one_handed_over(back: int) -> None:
     seen = log("1", "2", "3")

@@ -42,7 +42,8 @@ def clean_histories(draw: st.DrawFn) -> History:
                 step = Running(f"l{lane}", balances[f"l{lane}"], balances[f"l{lane}"] + 3)
                 if is_committed:
                     told = step if topic == "out" else None
-                    seen.append(Seen(new[-1].identity, *where, ends[where], told))
+                    key = f"l{lane}".encode()
+                    seen.append(Seen(new[-1].identity, *where, ends[where], told, key))
                     balances[f"l{lane}"] += 3 if told else 0
                 ends[where] += 1
         ends.update(dict.fromkeys(ends, 1))  # the marker takes an offset
@@ -173,6 +174,19 @@ def tear_for_a_moment(history: History, rng: random.Random) -> tuple[History, in
     return replace(history, moments=(replace(moment, done=part, visible=part),)), 1
 
 
+def split(history: History, rng: random.Random) -> tuple[History, int]:
+    """One of a key's records is where no other one is."""
+    units = history.units
+    history, seen = bare(history)
+    unit_of = {identity: unit for unit, whole in units.items() for identity in whole}
+    alike = Counter((unit_of[each.identity], each.topic, each.key) for each in seen)
+    several = [each for each in seen if alike[unit_of[each.identity], each.topic, each.key] > 1]
+    assume(several)
+    moved = rng.choice(several)
+    rest = [each for each in seen if each != moved]
+    return replace(with_end(history, [*rest, replace(moved, partition=9)]), units=units), 1
+
+
 def run_ahead(history: History, rng: random.Random) -> tuple[History, int]:
     moment = rng.choice(history.moments)
     more = {f"more{at}" for at in range(rng.randint(1, 9))}
@@ -225,6 +239,7 @@ DAMAGES: list[tuple[Damage, Defect]] = [
     (read_what_was_aborted, Defect.ABORTED),
     (tear, Defect.TORN),
     (tear_for_a_moment, Defect.TORN),
+    (split, Defect.SPLIT),
     (run_ahead, Defect.OFFSETS),
     (forget, Defect.STATE),
     (rewind, Defect.BACKWARDS),

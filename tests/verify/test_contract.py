@@ -25,7 +25,7 @@ def test_a_file_with_run_is_enough(tmp_path: Path) -> None:
     assert pipeline.identity(record(b"17")) == "17"
     assert pipeline.running(record(b"17")) is None
     assert (pipeline.outputs, pipeline.points, pipeline.shares) == (1, (), False)
-    assert (pipeline.due_in, pipeline.batched) == (None, True)
+    assert (pipeline.due_in, pipeline.batched, pipeline.by_key) == (None, True, False)
     assert pipeline.writes_transactions(Guarantee.EXACTLY_ONCE)
 
 
@@ -40,6 +40,7 @@ def test_what_a_file_says_is_heeded(tmp_path: Path) -> None:
         "NAME = 'mine'\n"
         "MARKED = False\n"
         "BATCHED = False\n"
+        "BY_KEY = True\n"
         "FAMILIES = ['crash']\n"
         "def due_in(identity): return [1] if identity == 'dead' else [0]\n"
     )
@@ -50,6 +51,7 @@ def test_what_a_file_says_is_heeded(tmp_path: Path) -> None:
     assert (pipeline.outputs, pipeline.points) == (2, ("open",))
     assert not pipeline.writes_transactions(Guarantee.EXACTLY_ONCE)
     assert not pipeline.batched
+    assert pipeline.by_key
     assert families(pipeline, Guarantee.AT_LEAST_ONCE) == ["crash"], "and network would fit"
     assert pipeline.due_in is not None and pipeline.due_in("dead") == [1]
 

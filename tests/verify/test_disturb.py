@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from parts import is_running
-from sparkonce.verify.disturb import executor_of, other_executor_of
+from sparkonce.verify.disturb import executor_of, kill_idle, other_executor_of
 
 # Three generations, as Spark's: who is called java, a daemon, and a worker that waits.
 WORKER = "import sys, os; print(os.getppid(), os.getpid(), flush=True); sys.stdin.read()"
@@ -82,3 +83,10 @@ def test_another_executor_is_one_of_the_same_driver(spark: Family) -> None:
         assert other_executor_of(other.worker) == spark.executor
     finally:
         other.end()
+
+
+def test_an_idle_worker_is_gone_when_it_is_killed(spark: Family) -> None:
+    kill_idle(spark.worker)
+    assert not Path(f"/proc/{spark.worker}").exists()
+    with pytest.raises(ProcessLookupError):
+        kill_idle(spark.worker)

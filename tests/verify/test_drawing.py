@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kafka.partitioner import murmur2
 
 from sparkonce.guarantees import Guarantee
 from sparkonce.verify.clusters import TRANSACTIONS_LEFT
@@ -21,6 +22,7 @@ from sparkonce.verify.families import (
     LATE,
     MIXED,
     NETWORK,
+    PARTITIONS,
     STATE,
     TIMEOUT,
     ZOMBIE,
@@ -41,11 +43,14 @@ from sparkonce.verify.network import (
 from sparkonce.verify.pipelines import built_in, ends_built_in, peers_built_in
 from sparkonce.verify.schedule import (
     ENDS,
+    AddPartitions,
     Arm,
+    AwaitAnother,
     AwaitSnapshot,
     Kill,
     KillAfter,
     KillExecutor,
+    KillIdleWorkers,
     KillOtherExecutor,
     KillSent,
     MoreInput,
@@ -340,6 +345,39 @@ def test_an_executor_is_lost_half_way_behind_a_shuffle_and_behind_both() -> None
     assert nths == {"shuffled": {3, 7}, "produce:first": {1, 3}}, "of either batch"
 
 
+def test_partitions_are_added_where_one_worker_knows_of_them_and_one_does_not() -> None:
+    """Both tasks of the batch before write side by side, and so do those that come behind."""
+    points = set()
+    for plan in plans("stateless", PARTITIONS, 40):
+        assert plan.workload.spread and plan.workload.partitions == 2
+        before, added, killed, *undone, behind = plan.schedule
+        assert isinstance(before, AwaitAnother) and isinstance(behind, AwaitAnother)
+        assert before.point == behind.point == "produce:first"
+        assert isinstance(added, AddPartitions) and isinstance(killed, KillIdleWorkers)
+        assert (added.point, added.nth) == (killed.point, killed.nth)
+        batch = (before.nth + 1) // 2
+        assert before.nth % 2 == 1 and behind.nth == before.nth + 2
+        if added.point == "offsets":
+            assert undone == [Outlast(point="offsets", nth=batch)] and added.nth == batch
+        else:
+            assert not undone and added.nth == batch + 1
+        assert batch < plan.workload.batches
+        points.add(added.point)
+    assert points == {"open", "offsets"}
+    having = [name for name, p in PIPELINES.items() if PARTITIONS in families(p, EXACTLY)]
+    assert having == ["stateless"]
+    assert trials_of(PIPELINES["stateless"], EXACTLY, PARTITIONS) == 1
+
+
+def test_added_partitions_are_another_home_for_each_key() -> None:
+    """Whoever knows of them and whoever does not put it into two."""
+    plan = draw(1, PIPELINES["stateless"], EXACTLY, PARTITIONS)
+    (added,) = (each for each in plan.schedule if isinstance(each, AddPartitions))
+    for key in range(plan.workload.keys):
+        placed = murmur2(f"k{key}".encode()) & 0x7FFFFFFF
+        assert placed % added.to != placed % plan.workload.partitions
+
+
 def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> None:
     peer: Pipeline = PIPELINES["Spark's own sink"]
     drawn = [draw(number, peer, EXACTLY, "crash") for number in range(60)]
@@ -354,7 +392,8 @@ def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> 
 
 
 def test_exactly_once_has_trials_in_all_families() -> None:
-    own = [each for each in FAMILIES if each not in ("refusal", "database", "dump", "retry")]
+    others = ("partitions", "refusal", "database", "dump", "retry")
+    own = [each for each in FAMILIES if each not in others]
     assert families(PIPELINES["stateful"], EXACTLY) == own
     into = Pipeline.load("sparkonce.verify.pipelines.into_postgres")
     of_tables = {"crash", "worker", "zombie", "checkpoint", "database", "dump", "retry"}

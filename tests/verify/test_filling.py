@@ -54,3 +54,16 @@ def test_all_partitions_have_as_much_and_a_later_portion_goes_on(
     more = filling.more(20)
     assert sorted(each.value for each in more) == [f"t7-{n:06}" for n in range(80, 100)]
     assert len(values(kafka, topic, "read_committed")) == 100
+
+
+def test_keys_that_are_spread_are_in_every_partition_and_every_batch(
+    kafka: LocalKafka, topic: str
+) -> None:
+    workload = Workload(records=80, partitions=2, spread=True)
+    landed = Filling(kafka.bootstrap_servers, topic, 7, workload).first()
+    assert Counter(each.partition for each in landed) == {0: 40, 1: 40}
+    share = workload.per_batch // workload.partitions
+    for first in range(0, 40, share):
+        batch = [each for each in landed if first <= each.offset < first + share]
+        places = {(each.key, each.partition) for each in batch}
+        assert len(places) == workload.keys * workload.partitions

@@ -115,3 +115,28 @@ def test_a_wait_is_over_when_nobody_tells_anything_for_too_long() -> None:
         assert seen >= 10
         assert not gate.wait(lambda: False, timeout_s=0.1)
         assert gate.wait(lambda: True, timeout_s=0.1, quiet_s=0.1)
+
+
+def test_one_waits_at_a_point_until_another_comes_there() -> None:
+    came: list[bool] = []
+
+    def decide(arrival: Arrival) -> None:
+        if (arrival.trial, arrival.point, arrival.time) == (1, "produce:first", 1):
+            came.append(gate.await_arrival(1, 0, "produce:first", 2, 10))
+
+    with Gate(decide) as gate:
+        first = threading.Thread(target=gate.a_pass(1, 0), args=("produce:first",))
+        first.start()
+        assert gate.await_arrival(1, 0, "produce:first", 1, 10)
+        gate.a_pass(1, 0)("produce:last")
+        gate.a_pass(2, 0)("produce:first")
+        assert first.is_alive()
+        gate.a_pass(1, 0)("produce:first")
+        first.join(10)
+    assert came == [True]
+
+
+def test_another_that_never_comes_is_not_waited_for_without_end() -> None:
+    with Gate(lambda arrival: None) as gate:
+        gate.a_pass(1, 0)("produce:first")
+        assert not gate.await_arrival(1, 0, "produce:first", 2, 0)

@@ -12,13 +12,15 @@ from sparkonce.verify.promises import EXCLUDED, SHOWS, Missing, judge, judge_con
 
 PERMITTED = {
     Guarantee.NONE: {
-        Defect.LOST, Defect.REPEATED, Defect.REORDERED, Defect.TORN, Defect.OFFSETS, Defect.STATE,
-        Defect.UNMARKED,
+        Defect.LOST, Defect.REPEATED, Defect.REORDERED, Defect.TORN, Defect.SPLIT, Defect.OFFSETS,
+        Defect.STATE, Defect.UNMARKED,
     },
     Guarantee.AT_MOST_ONCE: {
-        Defect.LOST, Defect.TORN, Defect.OFFSETS, Defect.STATE, Defect.UNMARKED,
+        Defect.LOST, Defect.TORN, Defect.SPLIT, Defect.OFFSETS, Defect.STATE, Defect.UNMARKED,
     },
-    Guarantee.AT_LEAST_ONCE: {Defect.REPEATED, Defect.TORN, Defect.OFFSETS, Defect.STATE},
+    Guarantee.AT_LEAST_ONCE: {
+        Defect.REPEATED, Defect.TORN, Defect.SPLIT, Defect.OFFSETS, Defect.STATE,
+    },
     Guarantee.EXACTLY_ONCE: set(),
 }  # fmt: skip
 

@@ -48,6 +48,16 @@ def test_a_decided_transaction_as_all_of_them_see_it(kafka: LocalKafka, topic: s
         assert readers.markings(kafka, [topic]) == {topic: Markings(3, 0, 2, 1)}
 
 
+def test_kafkas_own_consumer_tells_what_is_not_there_from_a_text(
+    kafka: LocalKafka, topic: str
+) -> None:
+    with Producer({"bootstrap.servers": kafka.bootstrap_servers}) as producer:
+        producer.produce(topic, "without a key", partition=0)
+        producer.produce(topic, None, key=b"null", partition=1)
+    found = {(each.key, each.value) for each in readers.read_with_java(kafka, [topic], 2)}
+    assert found == {(None, b"without a key"), (b"null", None)}
+
+
 def test_an_open_transaction_is_noticed(kafka: LocalKafka, topic: str) -> None:
     servers = kafka.bootstrap_servers
     with a_producer(kafka) as producer:

@@ -6,9 +6,12 @@ import pytest
 
 from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
 from sparkonce.verify.schedule import (
+    AddPartitions,
     Arm,
+    AwaitAnother,
     Checkpoint,
     Kill,
+    KillIdleWorkers,
     KillSent,
     MoreInput,
     Outlast,
@@ -29,6 +32,9 @@ def test_elements_are_shown_as_the_code_that_makes_them() -> None:
         Checkpoint(action="lose"),
         Arm(point="open", nth=2, fault=DelayRequest("Produce", until=("EndTxn", "Produce"))),
         MoreInput(),
+        AwaitAnother(point="produce:first", nth=3),
+        AddPartitions(point="open", nth=2, to=5),
+        KillIdleWorkers(point="open", nth=2),
     )
     assert to_text(drawn) == (
         "Kill(point='offsets', nth=2)",
@@ -36,6 +42,9 @@ def test_elements_are_shown_as_the_code_that_makes_them() -> None:
         "Checkpoint(action='lose')",
         "Arm(point='open', nth=2, fault=DelayRequest(api='Produce', until=('EndTxn', 'Produce')))",
         "MoreInput()",
+        "AwaitAnother(point='produce:first', nth=3)",
+        "AddPartitions(point='open', nth=2, to=5)",
+        "KillIdleWorkers(point='open', nth=2)",
     )
     assert parse(to_text(drawn)) == drawn
 

@@ -13,6 +13,7 @@ from typing import Any
 from kafka.errors import for_code
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DescribeQuorumRequest,
@@ -143,12 +144,30 @@ class Cluster:
         )
         for result in self._ask_any(request, version=7).topics:
             _check(result, f"create the topic '{name}'")
+        self._wait_for_leaders(name, partitions)
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsRequest.CreatePartitionsTopic(
+                    name=name, count=partitions, assignments=None
+                )
+            ],
+            timeout_ms=int(_VERB_TIMEOUT_S * 1000),
+            validate_only=False,
+        )
+        for result in self._ask_any(request, version=2).results:
+            _check(result, f"give the topic '{name}' {partitions} partitions")
+        self._wait_for_leaders(name, partitions)
+
+    def _wait_for_leaders(self, name: str, partitions: int) -> None:
         def has_leaders(topics: list[Any]) -> bool:
             found = topics[0].partitions
             return len(found) == partitions and all(each.leader_id >= 0 for each in found)
 
-        self._wait_for_metadata(name, has_leaders, f"the new topic '{name}' to have leaders")
+        self._wait_for_metadata(
+            name, has_leaders, f"the {partitions} partitions of '{name}' to have leaders"
+        )
 
     def delete_topic(self, name: str) -> None:
         request = DeleteTopicsRequest(

@@ -212,6 +212,10 @@ class LocalKafka:
         default = min(3, self._count)
         self._cluster().create_topic(name, partitions, replication or default, config or {})
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Give a topic so many partitions in all; wait until they have leaders."""
+        self._cluster().add_partitions(name, partitions)
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until it is gone."""
         self._cluster().delete_topic(name)

@@ -131,6 +131,29 @@ def _torn_units(parts: Mapping[str, Collection[_Part]], visible: Container[_Part
     ]
 
 
+def _split(evidence: Evidence) -> Iterator[Finding]:
+    """In each transaction a key has one partition of a topic. In the next it may have another one:
+    partitions may have been added."""
+    unit_of = {
+        identity: unit
+        for unit, identities in evidence.history.units.items()
+        for identity in identities
+    }
+    for final in evidence.finals:
+        homes: dict[tuple[str, str, bytes], int] = {}
+        split = []
+        for (topic, partition), log in final.logs.items():
+            for seen in log:
+                unit = unit_of.get(seen.identity)
+                if seen.key is None or unit is None:
+                    continue
+                home = homes.setdefault((unit, topic, seen.key), partition)
+                if partition != home:
+                    key = seen.key.decode(errors="replace")
+                    split.append(f"{key}: {_at(place_of(seen))}, and in partition {home}")
+        yield from _found(Defect.SPLIT, split, final.reader)
+
+
 def _offsets(evidence: Evidence) -> Iterator[Finding]:
     for moment in evidence.history.moments:
         apart = moment.done ^ moment.visible
@@ -214,6 +237,7 @@ _CHECKS: Final[Mapping[Defect, Callable[[Evidence], Iterator[Finding]]]] = Mappi
         Defect.DIRTY: _dirty,
         Defect.ABORTED: _aborted,
         Defect.TORN: _torn,
+        Defect.SPLIT: _split,
         Defect.OFFSETS: _offsets,
         Defect.STATE: _state,
         Defect.BACKWARDS: _backwards,

@@ -18,6 +18,8 @@ the pipeline in a process of its own that it kills and restarts, and reads `job.
     SPARK               whether it wants the process's SparkSession; default: False
     SHARES              whether several jobs may run side by side in a process; default: False
     ORDERED             whether records with the same key keep their order; default: True
+    BY_KEY              whether it leaves the partition to the key, which has one then, in each
+                        transaction and topic; default: False
     MARKED              whether it writes in Kafka transactions; default: under exactly_once
 
 Where input or output are not topics, these say so; they run in the verifier, not in the pipeline:
@@ -149,6 +151,7 @@ class Pipeline:
     spark: bool
     shares: bool
     ordered: bool
+    by_key: bool
     marked: bool | None
     provide: Callable[[Job, Sequence[Row]], None] | None
     collect: Callable[[Job], Sequence[Record]] | None
@@ -190,6 +193,7 @@ class Pipeline:
             spark=bool(own.get("SPARK", False)),
             shares=bool(own.get("SHARES", False)),
             ordered=bool(own.get("ORDERED", True)),
+            by_key=bool(own.get("BY_KEY", False)),
             marked=own.get("MARKED"),
             provide=own.get("provide"),
             collect=own.get("collect"),

@@ -28,6 +28,7 @@ from sparkonce.verify.trial import Course
 
 _MISSED_TIMEOUT_S: Final = 20.0
 _OUTLASTED_TIMEOUT_S: Final = 60.0
+_GONE_TIMEOUT_S: Final = 30.0
 _MENDED_TIMEOUT_S: Final = 600.0
 _DEADLOCK: Final = re.compile(
     r"deadlock detected\n(?:.*(?:DETAIL|HINT|CONTEXT|STATEMENT):.*\n|\t.*\n)*"
@@ -289,6 +290,22 @@ def stop_for(pid: int, seconds: float) -> None:
 
     os.kill(pid, signal.SIGSTOP)
     threading.Timer(seconds, wake).start()
+
+
+def kill_idle(worker_pid: int) -> None:
+    """kill -9 of a Python worker without a task; until it is gone, so that Spark gives it none.
+
+    ProcessLookupError when it had ended.
+    """
+    os.kill(worker_pid, signal.SIGKILL)
+    deadline_s = time.monotonic() + _GONE_TIMEOUT_S
+    while Path(f"/proc/{worker_pid}").exists():
+        if time.monotonic() > deadline_s:
+            raise SparkonceError(
+                f"the Python worker {worker_pid} was killed, and its daemon had not taken note of "
+                f"it within {_GONE_TIMEOUT_S:g} s: is the daemon stopped?"
+            )
+        time.sleep(0.01)  # between two looks
 
 
 def executor_of(worker_pid: int) -> int:

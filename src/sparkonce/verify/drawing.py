@@ -20,8 +20,10 @@ from sparkonce.verify.contract import BEHIND_SHUFFLES, BETWEEN_SHUFFLES, SHUFFLE
 from sparkonce.verify.network import DelayRequest, LoseRequest, LoseResponse
 from sparkonce.verify.reach import within_lives
 from sparkonce.verify.schedule import (
+    AddPartitions,
     Arm,
     AtCommit,
+    AwaitAnother,
     AwaitSnapshot,
     Broker,
     Checkpoint,
@@ -29,6 +31,7 @@ from sparkonce.verify.schedule import (
     Kill,
     KillAfter,
     KillExecutor,
+    KillIdleWorkers,
     KillOtherExecutor,
     KillSent,
     KillWorker,
@@ -85,6 +88,8 @@ MANY: Final = replace(LARGE, per_batch=250)
 """Where a trial has more transactions."""
 SEVERAL: Final = Workload(records=80, per_batch=10)
 """Transactions before a producer id is used up, and behind it."""
+SPREAD: Final = Workload(records=80, spread=True)
+"""Each batch has two tasks, and each of them has rows of every key."""
 SMALL_STATE: Final = Workload(records=60, partitions=1)
 LONG_STATE: Final = Workload(records=240, partitions=1)
 """More versions than Spark has deltas before a snapshot, unless it is told otherwise."""
@@ -171,6 +176,8 @@ class _Drawing:
             return PLAIN
         if family == f.EPOCHS:
             return SEVERAL
+        if family == f.PARTITIONS:
+            return SPREAD
         if family == f.STATE:
             store, _, is_long = self._pick(_STATE_TURNS)
             if self._turn is None:
@@ -196,7 +203,7 @@ class _Drawing:
     def mixed(self, workload: Workload) -> Schedule:
         own = f.families(self._pipeline, self._guarantee)
         # These have a workload of their own, or patience that the others must not have.
-        apart = (f.STATE, f.LATE, f.COORDINATOR, f.REFUSAL, f.RETRY)
+        apart = (f.PARTITIONS, f.STATE, f.LATE, f.COORDINATOR, f.REFUSAL, f.RETRY)
         own = [each for each in own if each not in apart]
         if self._rng.random() < _WITHOUT_BROKERS:
             own = [each for each in own if each != f.BROKERS]
@@ -247,6 +254,24 @@ class _Drawing:
             seconds = round(self._rng.random() * 4, 1)
             return (PauseWorker(point=point, nth=times, seconds=seconds),)
         return (KillWorker(point=point, nth=times),)
+
+    def partitions(self, workload: Workload) -> Schedule:
+        """The output gets more partitions, and of two Python workers that know it without them one
+        is killed. So of the two tasks that come next one is where they are known, and one is not.
+
+        Between two batches; the driver does not know of them either then. Or the batch has to be
+        written again, and for its next attempt the driver asks how many there are.
+        """
+        nth = self._rng.randint(1, workload.batches - 1)
+        tasks = workload.partitions
+        before, behind = (
+            AwaitAnother(point="produce:first", nth=(each - 1) * tasks + 1)
+            for each in (nth, nth + 1)
+        )
+        point, time = self._pick([("open", nth + 1), ("offsets", nth)])
+        added = (AddPartitions(point=point, nth=time), KillIdleWorkers(point=point, nth=time))
+        undone = (Outlast(point=point, nth=time),) if point == "offsets" else ()
+        return (before, *added, *undone, behind)
 
     def executor(self, workload: Workload) -> Schedule:
         if SHUFFLED in self._points:
@@ -484,6 +509,7 @@ _OF_FAMILY: Final[Mapping[str, Callable[[_Drawing, Workload], Schedule]]] = {
     f.LATE: _Drawing.late,
     f.CRASH: _Drawing.crash,
     f.WORKER: _Drawing.worker,
+    f.PARTITIONS: _Drawing.partitions,
     f.BROKERS: _Drawing.brokers,
     f.COORDINATOR: _Drawing.coordinator,
     f.ZOMBIE: _Drawing.zombie,

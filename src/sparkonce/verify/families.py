@@ -11,6 +11,7 @@ NETWORK: Final = "network"
 LATE: Final = "late"
 CRASH: Final = "crash"
 WORKER: Final = "worker"
+PARTITIONS: Final = "partitions"
 BROKERS: Final = "brokers"
 COORDINATOR: Final = "coordinator"
 ZOMBIE: Final = "zombie"
@@ -22,8 +23,8 @@ DATABASE: Final = "database"
 DUMP: Final = "dump"
 RETRY: Final = "retry"
 FAMILIES: Final = (
-    NETWORK, LATE, CRASH, WORKER, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE, CHECKPOINT, REFUSAL,
-    DATABASE, DUMP, RETRY,
+    NETWORK, LATE, CRASH, WORKER, PARTITIONS, BROKERS, COORDINATOR, ZOMBIE, TIMEOUT, STATE,
+    CHECKPOINT, REFUSAL, DATABASE, DUMP, RETRY,
 )  # fmt: skip
 MIXED: Final = "mixed"
 EXECUTOR: Final = "executor"
@@ -74,6 +75,12 @@ def _of_points(pipeline: Pipeline) -> list[str]:
         ZOMBIE: bool(told - OUTSIDE - set(pipeline.holds)),
         TIMEOUT: is_on_kafka and bool(told & OPEN),
         WORKER: pipeline.spark and bool(told & ON_EXECUTORS),
+        # In a round of its own, so for the plain one alone.
+        PARTITIONS: pipeline.spark
+        and pipeline.by_key
+        and not pipeline.is_stateful
+        and _is_plain(pipeline)
+        and {"open", "produce:first", "offsets"} <= told,
         STATE: has_state and "end" in told,
         CHECKPOINT: "spark-commit" in told,
         REFUSAL: _is_plain(pipeline) and not pipeline.is_stateful and "spark-commit" in told,

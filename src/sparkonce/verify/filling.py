@@ -80,13 +80,12 @@ class Filling:
         """All of them are in the log behind this, or it raises."""
         workload = self._workload
         for number in numbers:
-            key = number % workload.keys
+            key, partition = workload.place(number)
             producer.produce(
                 self._topic,
                 workload.identity(self._trial, number),
                 key=f"k{key}",
-                # Not by its hash, which would leave partitions without any.
-                partition=key % workload.partitions,
+                partition=partition,
                 on_delivery=self._on_delivery,
             )
             producer.poll(0)

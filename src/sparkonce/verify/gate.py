@@ -116,6 +116,16 @@ class Gate:
         if is_released:
             self.lived.start(trial, life)
 
+    def await_arrival(
+        self, trial: int, life: int, point: str, number: int, timeout_s: float
+    ) -> bool:
+        """For `decide`: until the point is reached for the how many-th time; False when the time
+        is over."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._closing or self._times[trial, life, point] >= number, timeout_s
+            )
+
     def admit(self, trial: int, life: int, most: int) -> None:
         """For `decide`: wait until so few are on their way that one more may begin."""
 
@@ -186,6 +196,7 @@ class Gate:
         with self._changed:
             self._times[trial, life, point] += 1
             number = self._times[trial, life, point]
+            self._changed.notify_all()
         arrival = Arrival(trial, life, point, number, int(told["pid"]), time.monotonic())
         try:
             self._decide(arrival)

@@ -40,6 +40,8 @@ class Seen:
     partition: int
     offset: int
     running: Running | None = None
+    key: bytes | None = None
+    """Where the pipeline leaves the partition to it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,28 @@ from typing import Final
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka, LocalPostgres
 from sparkonce.verify.checkpoints import has_snapshots
-from sparkonce.verify.disturb import Brokers, Server, executor_of, other_executor_of, stop_for
+from sparkonce.verify.disturb import (
+    Brokers,
+    Server,
+    executor_of,
+    kill_idle,
+    other_executor_of,
+    stop_for,
+)
+from sparkonce.verify.families import ON_EXECUTORS
 from sparkonce.verify.gate import START, Arrival, Gate
 from sparkonce.verify.schedule import (
+    AddPartitions,
     Arm,
     At,
     AtCommit,
+    AwaitAnother,
     AwaitSnapshot,
     Broker,
     Database,
     Kill,
     KillExecutor,
+    KillIdleWorkers,
     KillOtherExecutor,
     KillWorker,
     LoseUnreplicated,
@@ -41,6 +52,7 @@ from sparkonce.verify.trial import Course
 BUSY_MAX: Final = 6
 """Jobs on their way at the same moment; more only hinder each other."""
 _SNAPSHOT_TIMEOUT_S: Final = 30.0
+_ANOTHER_TIMEOUT_S: Final = 60.0
 _OnExecutor = KillWorker | KillExecutor | KillOtherExecutor | PauseWorker
 
 
@@ -48,9 +60,12 @@ class Nemesis:
     def __init__(self, kafka: LocalKafka, postgres: LocalPostgres | None) -> None:
         self.courses: Mapping[int, Course] = {}
         """By trial; known before the first of them begins."""
+        self._kafka = kafka
         self.brokers = Brokers(kafka)
         self._server = Server(postgres) if postgres else None
         self.gate = Gate(self.decide)
+        self._wrote: dict[tuple[int, int], list[int]] = {}
+        """By trial and life: the processes that have written, in their order, each time anew."""
 
     def settle(self) -> None:
         """Until all that was disturbed is whole again."""
@@ -68,6 +83,8 @@ class Nemesis:
             self.gate.admit(arrival.trial, arrival.life, BUSY_MAX)
         if arrival.point == "produce:last":
             self.brokers.lose_unreplicated(course)
+        if arrival.point in ON_EXECUTORS:
+            self._wrote.setdefault((arrival.trial, arrival.life), []).append(arrival.pid)
         for each in course.trial.schedule:
             if isinstance(each, At) and _is_due(each, arrival, course):
                 self._act(each, arrival, course)
@@ -92,6 +109,10 @@ class Nemesis:
     def _act(self, element: At, arrival: Arrival, course: Course) -> None:
         if isinstance(element, Arm):
             course.arm(element)
+        elif isinstance(element, AwaitAnother):
+            self._await_another(element, arrival, course)
+        elif isinstance(element, KillIdleWorkers):
+            self._kill_idle_workers(element, arrival, course)
         elif isinstance(element, _OnExecutor):
             with suppress(ProcessLookupError):  # Spark was faster
                 self._hit_worker(element, arrival, course)
@@ -112,6 +133,25 @@ class Nemesis:
             course.tell("kill", f"{element!r}: process {pid}")
             os.kill(pid, signal.SIGKILL)
 
+    def _await_another(self, element: AwaitAnother, arrival: Arrival, course: Course) -> None:
+        trial, life, point, number = arrival.trial, arrival.life, arrival.point, arrival.time + 1
+        if not self.gate.await_arrival(trial, life, point, number, _ANOTHER_TIMEOUT_S):
+            raise SparkonceError(
+                f"{course.name} waited at {point} for another task, and none came there within "
+                f"{_ANOTHER_TIMEOUT_S:g} s: are there two with rows, and cores for both?"
+            )
+        course.note(element)
+
+    def _kill_idle_workers(
+        self, element: KillIdleWorkers, arrival: Arrival, course: Course
+    ) -> None:
+        wrote = self._wrote.get((arrival.trial, arrival.life), [])
+        for pid in {*wrote} - {*wrote[-1:]}:
+            with suppress(ProcessLookupError):  # Spark has ended it
+                kill_idle(pid)
+                course.tell("kill", f"{element!r}: process {pid}")
+                course.note(element)
+
     def _hit_driver(self, element: At, arrival: Arrival, course: Course) -> None:
         if isinstance(element, Kill | Pause):
             # Before it is done: who is to be killed there never comes back.
@@ -122,6 +162,11 @@ class Nemesis:
             self.brokers.stop_replicating(element, course)
         elif isinstance(element, MoveLeaders):
             self.brokers.move_leaders(element, course)
+        elif isinstance(element, AddPartitions):
+            for topic in course.output_topics:
+                self._kafka.add_partitions(topic, element.to)
+            course.tell("broker", f"{', '.join(course.output_topics)}: {element.to} partitions")
+            course.note(element)
         else:
             with self.gate.resting(arrival.trial, arrival.life):
                 self._keep_waiting(element, course)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-_NO_FAULTS: Final = ("MoreInput(", "AwaitSnapshot(")
+_NO_FAULTS: Final = ("MoreInput(", "AwaitSnapshot(", "AwaitAnother(")
 """Elements of a schedule that belong to it and hurt nobody."""
 
 
@@ -28,6 +28,8 @@ class Defect(StrEnum):
     """It came out, and the transaction that had put it into the input was aborted (G1a)."""
     TORN = "torn"
     """A part of a transaction is visible."""
+    SPLIT = "split"
+    """Records of one key and one transaction are in two partitions of a topic."""
     OFFSETS = "offsets"
     """Progress and data disagree at a standstill."""
     STATE = "state"

@@ -35,6 +35,7 @@ from sparkonce.verify.families import (
     LATE,
     MIXED,
     NETWORK,
+    PARTITIONS,
     RETRY,
     WORKER,
     families,
@@ -56,9 +57,14 @@ _VERSION_1_SHARE: Final = 0.25
 _EXACT_SHARE: Final = 0.85
 _EXECUTOR_SHARE: Final = 0.02
 _BROKERS_LEFT_OUT: Final = 0.7
-_MASTERS: Final = {EXECUTOR: "local-cluster[2,1,1024]", RETRY: "local[1,4]"}
-"""Where Spark runs for these: with executors of their own, or one task at a time that is run again
-where it failed. None of them shares it with trials of another kind."""
+_MASTERS: Final = {
+    EXECUTOR: "local-cluster[2,1,1024]",
+    RETRY: "local[1,4]",
+    PARTITIONS: "local[2]",
+}
+"""Where Spark runs for these: with executors of their own; one task at a time, that is run again
+where it failed; two tasks at a time, in Python workers that no other pipeline has written in. None
+of them shares it with trials of another kind."""
 _EXACTLY: Final = Guarantee.EXACTLY_ONCE
 _ON_VERSION_1: Final[Sequence[tuple[str, str]]] = (
     ("producer", NETWORK),

@@ -37,17 +37,18 @@ _NEVER: Final = frozenset(
 EXCLUDED: Final[Mapping[Guarantee, frozenset[Defect]]] = MappingProxyType(
     {
         # Data and progress go their own ways and nobody waits for an answer: records may be lost,
-        # repeated, overtaken. Transactions aren't claimed, so none can be torn or unmarked.
+        # repeated, overtaken. Transactions aren't claimed, so none can be torn, split or unmarked.
         Guarantee.NONE: _NEVER,
         # Progress first, so a crash before the data loses it (LOST), half of it (TORN), while
         # progress is ahead (OFFSETS) and the state has counted it (STATE). Nothing is sent again:
-        # that rules out repeats, and with them a resend that is overtaken. UNMARKED is left out
-        # because its data is never in a transaction.
+        # that rules out repeats, and with them a resend that is overtaken. UNMARKED and SPLIT are
+        # left out because its data is never in a transaction.
         Guarantee.AT_MOST_ONCE: _NEVER | {Defect.REPEATED, Defect.REORDERED},
         # Data first, so a crash before the progress leaves data that is ahead of it (OFFSETS), and
         # perhaps a part of a batch (TORN), which is then written again (REPEATED) by a state that
-        # starts over (STATE). Nothing acknowledged is lost; order holds for the first of each
-        # record. Who claims transactions has to write them, whatever they are used for.
+        # starts over (STATE), perhaps to more partitions (SPLIT). Nothing acknowledged is lost;
+        # order holds for the first of each record. Who claims transactions has to write them,
+        # whatever they are used for.
         Guarantee.AT_LEAST_ONCE: _NEVER | {Defect.LOST, Defect.REORDERED, Defect.UNMARKED},
         # One atomic write. Whatever is found breaks it, defects that are yet to be thought of too.
         Guarantee.EXACTLY_ONCE: frozenset(Defect),

@@ -35,6 +35,8 @@ from sparkonce.verify.contract import Record
 from sparkonce.verify.history import Markings
 
 _TIMEOUT_S: Final = 30.0
+_NULL: Final = "\\N"
+"""How Kafka's console consumer is to show what is not there."""
 
 
 class ReadingFailed(SparkonceError):
@@ -86,13 +88,15 @@ def read_with_java(kafka: LocalKafka, topics: Sequence[str], count: int) -> list
         "--formatter-property", "print.partition=true",
         "--formatter-property", "print.offset=true",
         "--formatter-property", "print.key=true",
+        "--formatter-property", f"null.literal={_NULL}",
         timeout_s=90,
     )  # fmt: skip
     seen = []
     for line in done.stdout.splitlines():
-        partition, offset, key, value = line.split("\t", 3)
+        partition, offset, *told = line.split("\t", 3)
+        key, value = (None if each == _NULL else each.encode() for each in told)
         index, at = (int(part.rpartition(":")[2]) for part in (partition, offset))
-        seen.append(Record("", index, at, key.encode(), value.encode()))
+        seen.append(Record("", index, at, key, value))
     return seen
 
 

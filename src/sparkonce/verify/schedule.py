@@ -37,6 +37,17 @@ class KillWorker(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class KillIdleWorkers(At):
+    """kill -9 of the Python workers that have written in this life, but for the last of them; at a
+    point where none of them has a task. The next tasks are in that one and in new ones."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AwaitAnother(At):
+    """Held until another one has come to the point: two tasks are then in two Python workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PauseWorker(At):
     """The process that has come to the point is stopped for a while (SIGSTOP, SIGCONT)."""
 
@@ -80,6 +91,14 @@ class AwaitSnapshot(At):
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Outlast(At):
     """Held until the coordinator has timed the transaction out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AddPartitions(At):
+    """The topics of the output get more partitions while the pipeline waits at the point."""
+
+    to: int = 7
+    """So many in all. With 7 every key of a trial is at home in another one than with 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -183,9 +202,9 @@ _ASKED_MS: Final = 1_500
 _VOCABULARY = {
     each.__name__: each
     for each in (
-        Arm, AtCommit, AwaitSnapshot, Broker, Checkpoint, Database, Kill, KillAfter, KillExecutor,
-        KillOtherExecutor, KillSent, KillWorker, LoseLedger, LoseUnreplicated, MoreInput,
-        MoveLeaders, Outlast, Pause, PauseWorker,
+        AddPartitions, Arm, AtCommit, AwaitAnother, AwaitSnapshot, Broker, Checkpoint, Database,
+        Kill, KillAfter, KillExecutor, KillIdleWorkers, KillOtherExecutor, KillSent, KillWorker,
+        LoseLedger, LoseUnreplicated, MoreInput, MoveLeaders, Outlast, Pause, PauseWorker,
     )
 } | {name: getattr(network, name) for name in network.__all__}  # fmt: skip
 

@@ -428,6 +428,7 @@ class Course:
             record.partition,
             record.offset,
             own.running(record),
+            record.key if own.by_key else None,
         )
 
     # -- inside ----------------------------------------------------------------------------------
@@ -459,7 +460,8 @@ class Course:
         for each in landed:
             self._sent[each.partition, each.offset] = Sent(
                 short(each.value),
-                each.key if self.trial.pipeline.ordered else "",
+                # Between two partitions of the input there is no order.
+                f"{each.key} of {each.partition}" if self.trial.pipeline.ordered else "",
                 self._due_in(each.value),
             )
 

@@ -55,6 +55,8 @@ class Workload(ShortRepr):
     """As the client's `batch.size`; 0: its default."""
     aborted: int = 0
     """So many records more, in transactions that are aborted: they must never come out."""
+    spread: bool = False
+    """Whether each key is in every partition of the input, and so in every task."""
     store: str = ""
     """One of `STORES`."""
     deltas: int = 0
@@ -89,6 +91,12 @@ class Workload(ShortRepr):
         workload = eval(text, {"__builtins__": {}}, {cls.__name__: cls})
         assert isinstance(workload, cls)
         return workload
+
+    def place(self, number: int) -> tuple[int, int]:
+        """The key of the record with this number, and its partition in the input."""
+        turn, key = divmod(number, self.keys)
+        # Not by its hash, which would leave partitions without any.
+        return key, (turn if self.spread else key) % self.partitions
 
     def identity(self, trial: int, number: int) -> str:
         """The value of the record with this number: which one it is, and padding behind it."""

@@ -22,7 +22,11 @@ def test_it_counts_what_was_noted_of_trials_that_came_to_their_end() -> None:
 
 def test_input_and_snapshots_are_no_faults() -> None:
     """They belong to a schedule, and hurt nobody."""
-    helps = ("MoreInput(records=30)", "AwaitSnapshot(point='end', nth=2)")
+    helps = (
+        "MoreInput(records=30)",
+        "AwaitSnapshot(point='end', nth=2)",
+        "AwaitAnother(point='end')",
+    )
     trial = outcome(schedule=("Kill(point='end')", *helps), fired=(False, True, True))
     assert Firing.of([trial]) == Firing(planned=1, fired=0)
 

@@ -26,6 +26,7 @@ FAMILIES = ("executor",)
 """Without executors of its own it is the pipeline without state."""
 SPARK = True
 SHARES = True
+BY_KEY = True
 ORDERED = False
 units = on_spark.units
 

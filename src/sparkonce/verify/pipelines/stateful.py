@@ -25,6 +25,7 @@ GUARANTEES = on_spark.GUARANTEES
 POINTS = on_spark.ALL_POINTS
 SPARK = True
 SHARES = True
+BY_KEY = True
 units = on_spark.units
 # Rows of a key come out of a shuffle, which promises no order among them.
 ORDERED = False

@@ -9,6 +9,7 @@ GUARANTEES = on_spark.GUARANTEES
 POINTS = on_spark.ALL_POINTS
 SPARK = True
 SHARES = True
+BY_KEY = True
 units = on_spark.units
 
 

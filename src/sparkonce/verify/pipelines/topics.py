@@ -12,6 +12,7 @@ POINTS = on_spark.ALL_POINTS
 OUTPUTS = 2
 SPARK = True
 SHARES = True
+BY_KEY = True
 units = on_spark.units
 
 

@@ -22,6 +22,10 @@ DEFECTS: Mapping[Defect, str] = MappingProxyType(
             "what was never committed."
         ),
         Defect.TORN: "A transaction of which one part is visible and another is not.",
+        Defect.SPLIT: (
+            "Records of one key that were written in one transaction, and are in two partitions of "
+            "a topic."
+        ),
         Defect.OFFSETS: (
             "While the pipeline stood still, the source offsets it had committed and the records "
             "it had written did not agree."
