@@ -140,6 +140,8 @@ def markings(kafka: LocalKafka, topics: Sequence[str]) -> dict[str, Markings]:
         # A replica that was down may be behind; the longest has all.
         for path in sorted(segments, key=_size):
             files[f"{path.parent.name}/{path.name}"] = path
+    if not files:
+        return {}
     done = kafka.run_tool(
         "kafka.tools.DumpLogSegments",
         "--print-data-log",

@@ -17,7 +17,7 @@ from sparkonce.verify.outcome import Defect, Finding, Happening, Outcome, Verdic
 from sparkonce.verify.report.book import Book, BookError
 
 _texts = st.lists(st.text(max_size=20), max_size=3).map(tuple)
-_seconds = st.floats(allow_nan=False, allow_infinity=False)
+_seconds = st.floats(-1e12, 1e12)  # they are added up
 _findings = st.builds(Finding, st.sampled_from(Defect), st.integers(), _texts, st.text(max_size=9))
 _happenings = st.builds(Happening, _seconds, st.text(max_size=9), st.text(max_size=20))
 _outcomes = st.builds(
