@@ -72,9 +72,13 @@ class Layout:
         return sql.table_name(given, str.lower)[0] if given else self.schema
 
     def stage_name(self, slot: int) -> str:
-        """Another DataFrame has other columns, and so another table."""
+        return f"{self.stage_prefix}{slot}"
+
+    @property
+    def stage_prefix(self) -> str:
+        """Another DataFrame has other columns, and so other tables."""
         digest = hashlib.sha256(f"{self.user} {self._stage_columns}".encode()).hexdigest()[:8]
-        return f"{self.mark}_{digest}_{slot}"
+        return f"{self.mark}_{digest}_"
 
     def staged(self, name: str) -> str:
         return f"{sql.quoted(self.staging_schema)}.{sql.quoted(name)}"
