@@ -46,6 +46,8 @@ class TableSink:
         self._open_former = open_former
         self._held = Held(0, None, None)
         self._attempt = 0
+        self._left_to_later = 0
+        """The last attempt whose rows `Later` loads, and removes from the stage."""
         self._parts: list[Part] = []
         self._transaction: Transaction | None = None
         self._noted: tuple[Entry, Sources] | None = None
@@ -134,6 +136,7 @@ class TableSink:
         if self._later:
             parts, attempt = self._parts, self._attempt
             self._later.do(lambda: self._load(parts, attempt), records)
+            self._left_to_later = attempt
             return self._sum(Loaded(records))
         return self._sum(self._load(self._parts, self._attempt))
 
@@ -166,7 +169,7 @@ class TableSink:
         if self._transaction is not None:
             self._transaction.rollback()
             self._transaction = None
-        if self._attempt and not self._later:
+        if self._attempt != self._left_to_later:
             self._clear(self._attempt)
 
     def leave_empty(self) -> None:
@@ -186,11 +189,19 @@ class TableSink:
     # -- on the way ---------------------------------------------------------------------------
 
     def _load(self, parts: Sequence[Part], attempt: int) -> Loaded:
-        """Rows in a transaction of their own."""
+        """Rows in a transaction of their own. Whatever becomes of it, it is not tried a second
+        time with what was staged: another attempt stages its rows anew."""
+        try:
+            return self._load_staged(parts)
+        finally:
+            self._clear(attempt)
+
+    def _load_staged(self, parts: Sequence[Part]) -> Loaded:
         transaction = self._store.begin(self._held.epoch)
         try:
             loaded = transaction.load(parts)
             transaction.commit()
+            return loaded
         except OutcomeUnknown as unknown:
             # No ledger tells. Whoever may repeat tries again, whoever may lose does not.
             transaction.rollback()
@@ -198,8 +209,6 @@ class TableSink:
         except BaseException:
             transaction.rollback()
             raise
-        self._clear(attempt)
-        return loaded
 
     def _note(self, entry: Entry, sources: Sources) -> None:
         """Progress in a transaction of its own."""
