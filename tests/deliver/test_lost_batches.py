@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from deliver.postgres_schema import Schema
+from deliver.postgres_schema import Schema, stage
+from deliver.test_postgres_locks import wait_until
 from sparkonce.deliver.postgres import target
 from sparkonce.deliver.sink import TableSink
+from sparkonce.errors import FencedError
 
 SCHEMA = StructType([StructField("id", LongType())])
 
@@ -28,6 +32,34 @@ def open_sink(schema: Schema) -> TableSink:
     sink = TableSink(made.settings, columns, made.open_store(made.settings, columns), None, None)
     sink.take_over()
     return sink
+
+
+def test_another_thread_loads_while_it_is_asked_whose_the_ledger_is(schema: Schema) -> None:
+    """They have one connection for what is written."""
+    schema.execute("CREATE TABLE target (id bigint)")
+    sink = open_sink(schema)
+    store, epoch = sink._store, sink._held.epoch
+    part = stage(store, epoch, [{"id": id_} for id_ in range(5)])
+    with ThreadPoolExecutor(1) as pool:
+        loading = store.begin(epoch)
+        loading.load([part])
+        asked = pool.submit(sink.check_owner)
+        waiting = "pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+        wait_until(lambda: asked.done() or schema.rows("count(*)", waiting) == [(1,)])
+        loading.commit()
+        asked.result()
+    sink.close()
+    assert [id_ for (id_,) in schema.rows("id")] == list(range(5))
+
+
+def test_a_driver_that_is_fenced_is_told_so(schema: Schema) -> None:
+    schema.execute("CREATE TABLE target (id bigint)")
+    sink, successor = open_sink(schema), open_sink(schema)
+    successor.check_owner()
+    with pytest.raises(FencedError, match="has taken over"):
+        sink.check_owner()
+    successor.close()
+    sink.close()
 
 
 def staged(schema: Schema) -> list[int]:

@@ -107,7 +107,10 @@ class TableSink:
         return None  # Spark's own message has it
 
     def check_owner(self) -> None:
-        self._store.begin(self._held.epoch).rollback()
+        """Begins no transaction: under `none` one may be under way in another thread."""
+        held = self._store.holder()
+        if held.epoch != self._held.epoch:
+            raise self._fenced(held)
 
     def fence(self) -> None:
         """The epoch was raised when this driver took over. An attempt is told from others by the
@@ -234,8 +237,11 @@ class TableSink:
             _log.info("%s: the answer to a commit was lost, the ledger has it", entry)
             return
         if held.epoch != self._held.epoch:
-            raise FencedError(f"epoch {self._held.epoch} is over: {held.epoch} has taken over")
+            raise self._fenced(held)
         raise StoreError(f"the commit did not happen: {unknown}") from unknown
+
+    def _fenced(self, held: Held) -> FencedError:
+        return FencedError(f"epoch {self._held.epoch} is over: {held.epoch} has taken over")
 
     def _after(self) -> None:
         """What is seen to once the batch is decided; nothing depends on it."""

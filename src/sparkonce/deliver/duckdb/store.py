@@ -151,9 +151,13 @@ class DuckDBStore:
 
     def holder(self) -> Held:
         with self._file.open() as connection:
-            found = connection.execute(
-                f"SELECT {row.READ} FROM {self._ledger} WHERE pipeline = ?", [self._settings.group]
-            ).fetchone()
+            try:
+                found = connection.execute(
+                    f"SELECT {row.READ} FROM {self._ledger} WHERE pipeline = ?",
+                    [self._settings.group],
+                ).fetchone()
+            except duckdb.Error as error:
+                raise StoreError(f"the ledger can't be read: {error}") from error
         return row.from_row(found) if found else Held(0, None, None)
 
     # -- the steps -----------------------------------------------------------------------------
