@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from pyspark.sql.types import (
 
 from deliver.postgres_schema import ASIDE, ID, NAME, Schema, write
 from sparkonce.deliver.columns import DELETED, SEQUENCE
-from sparkonce.deliver.store import Loaded, RowsRefused
+from sparkonce.deliver.store import Loaded, RowsRefused, StoreError
 from sparkonce.errors import ConfigError, EncodeError
 
 
@@ -117,29 +118,56 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start(
 # -- which rows are bad, and which are not ------------------------------------------------------
 
 
-def test_rows_that_a_policy_refuses(schema: Schema) -> None:
-    """Their error has the code of a missing privilege."""
-    schema.execute("CREATE TABLE target (id bigint, name text)")
+@pytest.fixture
+def login(schema: Schema) -> Iterator[dict[str, str]]:
+    """Of a user whom the table's policy is for."""
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text)")
     schema.execute("ALTER TABLE target ENABLE ROW LEVEL SECURITY")
-    schema.execute("CREATE POLICY small ON target USING (true) WITH CHECK (id < 10)")
+    schema.execute("CREATE POLICY small ON target USING (id < 20) WITH CHECK (id < 10)")
     user = f"{schema.name}_user"
     schema.execute(f"CREATE USER {user} PASSWORD 'secret'")
-    try:
-        schema.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema.name} TO {user}")
-        schema.execute(f"GRANT SELECT, INSERT ON target TO {user}")
-        login = {"user": user, "password": "secret"}
-        rows = [{"id": 1, "name": "a"}, {"id": 10, "name": "b"}]
-        with pytest.raises(RowsRefused, match="row-level security"):
-            schema.write(schema.store(**login), rows)
-        aside = [row | ASIDE for row in rows]
-        assert schema.write(schema.store(**login, dead="dead"), aside) == Loaded(1, 1)
-        assert schema.rows() == [(1, "a")]
-        schema.execute(f"REVOKE INSERT ON target FROM {user}")
-        with pytest.raises(ConfigError, match="permission denied"):
-            schema.store(**login).prepare()
-    finally:
-        schema.execute(f"DROP OWNED BY {user}")
-        schema.execute(f"DROP USER {user}")
+    schema.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema.name} TO {user}")
+    schema.execute(f"GRANT SELECT, INSERT, UPDATE ON target TO {user}")
+    yield {"user": user, "password": "secret"}
+    schema.execute(f"DROP OWNED BY {user}")
+    schema.execute(f"DROP USER {user}")
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_that_a_policy_refuses(schema: Schema, login: dict[str, str], mode: str) -> None:
+    """Their error has the code of a missing privilege."""
+    schema.execute("INSERT INTO target VALUES (30, 'not theirs')")
+    options = login | {"writeMode": mode, "keyColumns": "id"}
+    rows = [{"id": id_, "name": "a"} for id_ in (1, 10, 30)]
+    with pytest.raises(RowsRefused, match="row-level security"):
+        schema.write(schema.store(**options), rows)
+    aside = [row | ASIDE for row in rows]
+    assert schema.write(schema.store(**options, dead="dead"), aside) == Loaded(1, 2)
+    assert schema.rows() == [(1, "a"), (30, "not theirs")]
+    schema.execute(f"REVOKE INSERT ON target FROM {login['user']}")
+    with pytest.raises(ConfigError, match="permission denied"):
+        schema.store(**options).prepare()
+
+
+@pytest.mark.parametrize("dead", [{}, {"dead": "dead"}])
+def test_a_privilege_that_is_missing_is_no_fault_of_rows(
+    schema: Schema, login: dict[str, str], dead: dict[str, str]
+) -> None:
+    """Also where a policy's refusal has the same code: the batch fails, and is whole later."""
+    user, rows = login["user"], [{"id": 1, "name": "a"} | (ASIDE if dead else {})]
+    schema.execute("CREATE SEQUENCE numbers")
+    schema.execute("ALTER TABLE target ADD number bigint DEFAULT nextval('numbers')")
+    store, epoch = schema.open(**login, **dead)
+    with pytest.raises(StoreError, match="permission denied for sequence numbers"):
+        write(store, epoch, rows)
+    schema.execute(f"GRANT USAGE ON SEQUENCE numbers TO {user}")
+    schema.execute(f"REVOKE INSERT ON target FROM {user}")
+    with pytest.raises(StoreError, match="permission denied for table target"):
+        write(store, epoch, rows, 2)
+    schema.execute(f"GRANT INSERT ON target TO {user}")
+    assert write(store, epoch, rows, 3) == Loaded(1)
+    assert not dead or schema.rows("*", "dead") == []
+    store.close()
 
 
 def test_rows_that_a_view_refuses(schema: Schema) -> None:
