@@ -117,6 +117,28 @@ def test_keys_are_locked_in_one_order(schema: Schema, keys: str, kind: Any) -> N
     store.close()
 
 
+@pytest.mark.parametrize("keys", ["id,name", "ID,name", "id,NAME"])
+def test_the_order_of_keys_is_the_tables_however_they_are_spelled(
+    schema: Schema, keys: str
+) -> None:
+    schema.execute("CREATE TABLE target (id bigint, name text, at bigint, PRIMARY KEY (id, name))")
+    schema.execute("INSERT INTO target VALUES (9, 'b', 0), (10, 'a', 0)")
+    id_, name = keys.split(",")
+    fields = StructType([StructField(id_, LongType()), StructField(name, StringType()), AT])
+    store, epoch = schema.open(fields, **UPSERT)
+    part = stage(store, epoch, [{id_: 10, name: "a", "at": 1}, {id_: 9, name: "b", "at": 1}])
+    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
+        other.execute("SELECT FROM target WHERE id = 9 FOR UPDATE")
+        transaction = store.begin(epoch)
+        loaded = pool.submit(transaction.load, [part])
+        wait_until(lambda: waits(schema))
+        other.execute("SELECT FROM target WHERE id = 10 FOR UPDATE NOWAIT")
+        other.rollback()
+        assert loaded.result().records == 2
+        transaction.commit()
+    store.close()
+
+
 def test_deletes_and_inserts_are_locked_in_one_order(schema: Schema) -> None:
     from deliver.test_postgres_rows import CHANGES, UPSERTS, changes
 
