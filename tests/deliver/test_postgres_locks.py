@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -209,12 +210,23 @@ def test_rows_without_an_order_are_tried_again_after_a_deadlock(
 @pytest.fixture
 def user(schema: Schema) -> Iterator[dict[str, str]]:
     """Who may do nothing but connect: not even make temporary tables."""
-    name = f"{schema.name}_user"
-    schema.execute(f"CREATE USER {name} PASSWORD 'secret'")
     schema.execute("REVOKE TEMP ON DATABASE postgres FROM PUBLIC")
+    with user_with_a_schema(schema, f"{schema.name}_user") as login:
+        yield login
+    schema.execute("GRANT TEMP ON DATABASE postgres TO PUBLIC")
+
+
+@pytest.fixture
+def other_user(schema: Schema) -> Iterator[dict[str, str]]:
+    with user_with_a_schema(schema, f"{schema.name}_other") as login:
+        yield login
+
+
+@contextmanager
+def user_with_a_schema(schema: Schema, name: str) -> Iterator[dict[str, str]]:
+    schema.execute(f"CREATE USER {name} PASSWORD 'secret'")
     schema.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
     yield {"user": name, "password": "secret"}
-    schema.execute("GRANT TEMP ON DATABASE postgres TO PUBLIC")
     schema.execute(f"DROP OWNED BY {name} CASCADE")
     schema.execute(f"DROP USER {name}")
 
@@ -240,6 +252,35 @@ def test_the_privileges_that_are_listed_suffice(
     store.prepare()
     epoch = store.take_over().epoch
     assert write(store, epoch, [ROW | ASIDE]).records == 1
+    store.close()
+
+
+def test_a_pipeline_moves_to_another_user(
+    schema: Schema, user: dict[str, str], other_user: dict[str, str]
+) -> None:
+    """While its former driver is paused in mid-transaction, which only who may signal it ends."""
+    schema.execute(TABLE)
+    admin = schema.store()
+    admin.prepare()
+    admin.close()
+    stores = []
+    for login in (user, other_user):
+        name = login["user"]
+        schema.execute(f"GRANT USAGE ON SCHEMA {schema.name} TO {name}")
+        schema.execute(f"GRANT INSERT ON target TO {name}")
+        schema.execute(f"GRANT SELECT, INSERT, UPDATE ON ledger TO {name}")
+        stores.append(schema.store(stagingSchema=name, **SOON, **login))
+        stores[-1].prepare()
+    former, store = stores
+    epoch = former.take_over().epoch
+    paused = former.begin(epoch)
+    with pytest.raises(StoreError, match="pg_signal_backend"):
+        store.take_over()
+    schema.execute(f"GRANT pg_signal_backend TO {other_user['user']}")
+    assert store.take_over().epoch == epoch + 1
+    assert write(store, epoch + 1, [ROW]).records == 1
+    paused.rollback()
+    former.close()
     store.close()
 
 
