@@ -313,6 +313,15 @@ def test_a_table_in_a_later_schema_of_the_search_path(schema: Schema, user: dict
     store.close()
 
 
+@pytest.mark.parametrize("name", ["Ärger", "ÅNGSTRÖM", '"Ärger"', "Target"])
+def test_names_are_folded_as_the_server_folds_them(schema: Schema, name: str) -> None:
+    """Or a table would be made beside the one that is meant."""
+    schema.execute(f"CREATE TABLE {name} (id bigint, name text)")
+    store = schema.store(dbtable=f"{schema.name}.{name}", createTable="true")
+    assert schema.write(store, [ROW]).records == 1
+    assert schema.rows(table=name) == [(1, "a")]
+
+
 def test_a_name_in_the_url_gives_way_to_ours(schema: Schema) -> None:
     """By which a former driver's connections are told."""
     schema.execute(TABLE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
 from sparkonce.deliver import sql
@@ -16,6 +17,13 @@ from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Part
 
 STAGING_SCHEMA: Final = "stagingSchema"
+_FOLDED: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+
+
+def table_name(text: str) -> tuple[str, ...]:
+    """In its parts. PostgreSQL folds A to Z; other letters have no case to it, except in encodings
+    of one byte, where that is the locale's affair: there, such a name has to be quoted."""
+    return sql.table_name(text, lambda name: name.translate(_FOLDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class Layout:
     @property
     def staging_schema(self) -> str:
         given = self.settings.more.get(STAGING_SCHEMA)
-        return sql.table_name(given, str.lower)[0] if given else self.schema
+        return table_name(given)[0] if given else self.schema
 
     def stage_name(self, slot: int) -> str:
         return f"{self.stage_prefix}{slot}"
@@ -134,5 +142,5 @@ class Layout:
         )
 
     def _full(self, text: str) -> str:
-        *schema, name = sql.table_name(text, str.lower)
+        *schema, name = table_name(text)
         return ".".join(sql.quoted(part) for part in (*(schema or [self.schema]), name))

@@ -14,7 +14,7 @@ import psycopg
 
 from sparkonce.deliver import sql
 from sparkonce.deliver.postgres.connection import explained, transaction
-from sparkonce.deliver.postgres.layout import STAGING_SCHEMA, Layout, TableFacts
+from sparkonce.deliver.postgres.layout import STAGING_SCHEMA, Layout, TableFacts, table_name
 from sparkonce.deliver.postgres.stages import Stages
 from sparkonce.deliver.postgres.types import staged_type_of, type_of
 from sparkonce.errors import ConfigError
@@ -67,7 +67,7 @@ def located(connection: Connection, layout: Layout) -> Layout:
 
 
 def _schema(connection: Connection, layout: Layout) -> str:
-    *given, name = sql.table_name(layout.settings.table, str.lower)
+    *given, name = table_name(layout.settings.table)
     if len(given) > 1:
         raise ConfigError("dbtable is schema.table; which database is said in the option url")
     if given:
