@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.sql.types import (
     BooleanType,
+    DecimalType,
+    DoubleType,
     LongType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
 )
 
 from deliver.postgres_schema import ASIDE, ID, NAME, Schema, write
@@ -332,6 +337,42 @@ def test_keys_are_compared_as_the_table_compares_them(schema: Schema) -> None:
         row["at"] = row[SEQUENCE] = number
     assert schema.write(schema.store(fields, **UPSERTS), rows) == Loaded(2, 1)
     assert schema.rows() == [(1, "b")]
+
+
+ROUNDED = [
+    pytest.param("numeric(10, 2)", DecimalType(38, 10), Decimal("1.001"), id="decimal"),
+    pytest.param("numeric(10, 2)", StringType(), "1.001", id="decimal as text"),
+    pytest.param("numeric(10, 0)", DoubleType(), 1.25, id="whole"),
+    pytest.param("timestamp(0)", TimestampNTZType(), datetime(2024, 1, 1, 0, 0, 1, 5), id="time"),
+    pytest.param("timestamp(0)", StringType(), "2024-01-01 00:00:01.000005", id="time as text"),
+]
+
+
+@pytest.mark.parametrize(("declared", "kind", "key"), ROUNDED)
+def test_keys_are_rounded_as_the_table_rounds_them(
+    schema: Schema, declared: str, kind: Any, key: Any
+) -> None:
+    """Or a delete would not find the row that was written under the same key."""
+    schema.execute(f"CREATE TABLE target (id {declared} PRIMARY KEY, name text, at bigint)")
+    fields = StructType([StructField("id", kind), *CHANGES.fields[1:]])
+    store, epoch = schema.open(fields, **UPSERTS)
+    news = [row | {"id": key} for row in changes((1, "a", 1, False), (1, "b", 2, False))]
+    assert write(store, epoch, news) == Loaded(2)
+    assert schema.rows("name") == [("b",)]
+    (gone,) = changes((1, None, 3, True))
+    assert write(store, epoch, [gone | {"id": key}], 2) == Loaded(1)
+    assert schema.rows() == []
+    store.close()
+
+
+def test_a_key_that_is_too_long_is_not_cut(schema: Schema) -> None:
+    schema.execute("CREATE TABLE target (id varchar(3) PRIMARY KEY, name text, at bigint)")
+    fields = StructType([StructField("id", StringType()), *CHANGES.fields[1:]])
+    rows = changes((1, "a", 1, False), (2, None, 1, True), (3, "b", 1, False))
+    for row, id_ in zip(rows, ("one", "oneself", "three"), strict=True):
+        row["id"] = id_
+    assert schema.write(schema.store(fields, **UPSERTS), rows) == Loaded(2, 1)
+    assert schema.rows() == [("one", "a")]
 
 
 NULL_KEYS = [

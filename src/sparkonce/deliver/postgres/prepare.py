@@ -22,6 +22,16 @@ from sparkonce.postgresql import Connection
 
 _VERSION_MIN: Final = 150_000
 _TEXTS: Final = ("text", "character varying")
+_ROUNDED: Final = (
+    "numeric",
+    "interval",
+    "time without time zone",
+    "time with time zone",
+    "timestamp without time zone",
+    "timestamp with time zone",
+)
+"""Types in which what is written is rounded to what the column declares, as by a cast. (To cast
+text to its column's length would cut it, where the column refuses it.)"""
 
 
 def prepare(connection: Connection, layout: Layout, timeout: str) -> Layout:
@@ -119,10 +129,12 @@ class _Column:
         """What makes of a staged key what the table compares; None where it is that already."""
         if self.collation is not None:
             return "(CAST(", f" AS {self.plain}) COLLATE {self.collation})"
-        is_same = staged.partition("(")[0] == self.plain
-        if is_same or (staged == "text" and self.plain in _TEXTS):
+        rounds = self.plain in _ROUNDED and self.declared != self.plain
+        wanted = self.declared if rounds else self.plain
+        given = staged.replace(", ", ",") if rounds else staged.partition("(")[0]
+        if given == wanted or (staged == "text" and self.plain in _TEXTS):
             return None
-        return "CAST(", f" AS {self.plain})"
+        return "CAST(", f" AS {wanted})"
 
 
 def _columns(connection: Connection, table: str) -> dict[str, _Column]:
