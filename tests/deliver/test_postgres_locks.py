@@ -13,7 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from deliver.postgres_schema import ASIDE, ID, NAME, Schema, batch_of, stage, write
 from sparkonce.deliver.columns import SEQUENCE
-from sparkonce.deliver.store import StoreError
+from sparkonce.deliver.conformance import ENTRY, SOURCES
+from sparkonce.deliver.store import Loaded, StoreError
 from sparkonce.errors import ConfigError
 
 TABLE = "CREATE TABLE target (id bigint, name text)"
@@ -320,6 +321,28 @@ def test_names_are_folded_as_the_server_folds_them(schema: Schema, name: str) ->
     store = schema.store(dbtable=f"{schema.name}.{name}", createTable="true")
     assert schema.write(store, [ROW]).records == 1
     assert schema.rows(table=name) == [(1, "a")]
+
+
+def test_names_may_have_a_percent_sign(schema: Schema) -> None:
+    """In the schema, and so in what is there of the pipeline; a batch job drops its stage, too."""
+    name = f"{schema.name}_100%s%"
+    schema.execute(f'CREATE SCHEMA "{name}"')
+    try:
+        options = {"dbtable": f'"{name}"."t%"', "ledgerTable": '"l%"', "deadLetterTable": '"d%"'}
+        store, epoch = schema.open(createTable="true", runId="%", **options)
+        part = stage(store, epoch, [ROW | ASIDE, ROW | ASIDE | {"name": "\0"}])
+        transaction = store.begin(epoch)
+        assert transaction.load([part]) == Loaded(1, 1)
+        transaction.note(ENTRY, SOURCES)
+        transaction.commit()
+        store.discard(epoch, 1)
+        assert store.holder().entry == ENTRY
+        store.close()
+        assert schema.rows(table=f'"{name}"."t%"') == [(1, "a")]
+        made = f"pg_tables WHERE schemaname = '{name}'"
+        assert schema.rows("tablename", made) == [("d%",), ("l%",), ("t%",)]
+    finally:
+        schema.execute(f'DROP SCHEMA "{name}" CASCADE')
 
 
 def test_a_name_in_the_url_gives_way_to_ours(schema: Schema) -> None:

@@ -68,6 +68,11 @@ class Layout:
         return self._full(self.settings.ledger_table)
 
     @property
+    def ledger_beside_values(self) -> str:
+        """In a statement that values are given to: psycopg takes a % in it for the place of one."""
+        return self.ledger.replace("%", "%%")
+
+    @property
     def dead_letters(self) -> str | None:
         name = self.settings.dead_letter_table
         return self._full(name) if name else None

@@ -160,7 +160,8 @@ class Stages:
         try:
             with transaction(connection, self._timeout):
                 held = connection.execute(
-                    f"SELECT epoch FROM {self._layout.ledger} WHERE pipeline = %s FOR UPDATE",
+                    f"SELECT epoch FROM {self._layout.ledger_beside_values} "
+                    "WHERE pipeline = %s FOR UPDATE",
                     (self._layout.settings.group,),
                 ).fetchone()
                 if held != (epoch,):

@@ -81,8 +81,8 @@ class PostgresStore:
             )
             with transaction(connection, self._timeout):
                 raised = connection.execute(
-                    f"INSERT INTO {self._layout.ledger} AS l (pipeline, epoch) VALUES (%s, 1) "
-                    "ON CONFLICT (pipeline) DO UPDATE SET epoch = l.epoch + 1 "
+                    f"INSERT INTO {self._layout.ledger_beside_values} AS l (pipeline, epoch) "
+                    "VALUES (%s, 1) ON CONFLICT (pipeline) DO UPDATE SET epoch = l.epoch + 1 "
                     f"RETURNING {row.READ}",
                     (self._layout.settings.group,),
                 ).fetchone()
@@ -101,7 +101,8 @@ class PostgresStore:
                 self._layout = located(connection, self._layout)
             with transaction(connection, self._timeout):
                 found = connection.execute(
-                    f"SELECT {row.READ} FROM {self._layout.ledger} WHERE pipeline = %s FOR UPDATE",
+                    f"SELECT {row.READ} FROM {self._layout.ledger_beside_values} "
+                    "WHERE pipeline = %s FOR UPDATE",
                     (self._layout.settings.group,),
                 ).fetchone()
         return row.from_row(found) if found else Held(0, None, None)
