@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -20,7 +22,13 @@ ID, NAME = StructField("id", LongType()), StructField("name", StringType())
 SCHEMA = StructType([ID, NAME])
 ASIDE = {BAD: None, ROW: None}
 """What is staged beside the columns where bad rows have a place to go to."""
-_ARROW = {int: pa.int64(), bool: pa.bool_()}
+_ARROW = {
+    int: pa.int64(),
+    bool: pa.bool_(),
+    float: pa.float64(),
+    Decimal: pa.decimal128(38, 10),
+    datetime: pa.timestamp("us"),
+}
 _NUMBERS = ("id", "parent", "at", SEQUENCE)
 
 Row = Mapping[str, Any]

@@ -72,6 +72,27 @@ def test_a_bad_row_fails_the_batch_or_is_put_aside(
     assert json.loads(row) == bad
 
 
+@pytest.mark.parametrize("schema", ["s", "w.s"])
+@pytest.mark.parametrize("judged", [True, False], ids=["judged", "tried"])
+def test_a_foreign_key_in_another_schema(
+    file: Warehouse, schema: str, judged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of the same name in the main schema is another one."""
+    if not judged:
+        monkeypatch.setattr(bad_rows, "_judge", lambda *given, **named: 0)
+    file.execute("CREATE TABLE parent (id bigint)")
+    file.execute("CREATE SCHEMA s")
+    file.execute("CREATE TABLE s.parent (id bigint PRIMARY KEY)")
+    file.execute("CREATE TABLE s.target (id bigint REFERENCES s.parent (id), name varchar)")
+    file.execute("INSERT INTO s.parent VALUES (1), (2)")
+    rows = [{"id": id_, "name": "a", **ASIDE} for id_ in (1, 2, 7)]
+    store = file.store(dbtable=f"{schema}.target", dead="dead")
+    assert file.write(store, rows) == Loaded(2, 1)
+    assert file.rows(table="s.target") == [(1, "a"), (2, "a")]
+    ((row,),) = file.rows('"row"', "dead")
+    assert json.loads(row)["id"] == 7
+
+
 @pytest.mark.parametrize("judged", [True, False], ids=["judged", "tried"])
 def test_many_bad_rows_of_all_kinds(
     file: Warehouse, judged: bool, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from deliver.postgres_schema import ASIDE, ID, NAME, Schema, batch_of, stage, write
 from sparkonce.deliver.columns import SEQUENCE
-from sparkonce.deliver.store import StoreError
+from sparkonce.deliver.conformance import ENTRY, SOURCES
+from sparkonce.deliver.store import Loaded, StoreError
 from sparkonce.errors import ConfigError
 
 TABLE = "CREATE TABLE target (id bigint, name text)"
@@ -117,6 +119,28 @@ def test_keys_are_locked_in_one_order(schema: Schema, keys: str, kind: Any) -> N
     store.close()
 
 
+@pytest.mark.parametrize("keys", ["id,name", "ID,name", "id,NAME"])
+def test_the_order_of_keys_is_the_tables_however_they_are_spelled(
+    schema: Schema, keys: str
+) -> None:
+    schema.execute("CREATE TABLE target (id bigint, name text, at bigint, PRIMARY KEY (id, name))")
+    schema.execute("INSERT INTO target VALUES (9, 'b', 0), (10, 'a', 0)")
+    id_, name = keys.split(",")
+    fields = StructType([StructField(id_, LongType()), StructField(name, StringType()), AT])
+    store, epoch = schema.open(fields, **UPSERT)
+    part = stage(store, epoch, [{id_: 10, name: "a", "at": 1}, {id_: 9, name: "b", "at": 1}])
+    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
+        other.execute("SELECT FROM target WHERE id = 9 FOR UPDATE")
+        transaction = store.begin(epoch)
+        loaded = pool.submit(transaction.load, [part])
+        wait_until(lambda: waits(schema))
+        other.execute("SELECT FROM target WHERE id = 10 FOR UPDATE NOWAIT")
+        other.rollback()
+        assert loaded.result().records == 2
+        transaction.commit()
+    store.close()
+
+
 def test_deletes_and_inserts_are_locked_in_one_order(schema: Schema) -> None:
     from deliver.test_postgres_rows import CHANGES, UPSERTS, changes
 
@@ -187,12 +211,23 @@ def test_rows_without_an_order_are_tried_again_after_a_deadlock(
 @pytest.fixture
 def user(schema: Schema) -> Iterator[dict[str, str]]:
     """Who may do nothing but connect: not even make temporary tables."""
-    name = f"{schema.name}_user"
-    schema.execute(f"CREATE USER {name} PASSWORD 'secret'")
     schema.execute("REVOKE TEMP ON DATABASE postgres FROM PUBLIC")
+    with user_with_a_schema(schema, f"{schema.name}_user") as login:
+        yield login
+    schema.execute("GRANT TEMP ON DATABASE postgres TO PUBLIC")
+
+
+@pytest.fixture
+def other_user(schema: Schema) -> Iterator[dict[str, str]]:
+    with user_with_a_schema(schema, f"{schema.name}_other") as login:
+        yield login
+
+
+@contextmanager
+def user_with_a_schema(schema: Schema, name: str) -> Iterator[dict[str, str]]:
+    schema.execute(f"CREATE USER {name} PASSWORD 'secret'")
     schema.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
     yield {"user": name, "password": "secret"}
-    schema.execute("GRANT TEMP ON DATABASE postgres TO PUBLIC")
     schema.execute(f"DROP OWNED BY {name} CASCADE")
     schema.execute(f"DROP USER {name}")
 
@@ -218,6 +253,35 @@ def test_the_privileges_that_are_listed_suffice(
     store.prepare()
     epoch = store.take_over().epoch
     assert write(store, epoch, [ROW | ASIDE]).records == 1
+    store.close()
+
+
+def test_a_pipeline_moves_to_another_user(
+    schema: Schema, user: dict[str, str], other_user: dict[str, str]
+) -> None:
+    """While its former driver is paused in mid-transaction, which only who may signal it ends."""
+    schema.execute(TABLE)
+    admin = schema.store()
+    admin.prepare()
+    admin.close()
+    stores = []
+    for login in (user, other_user):
+        name = login["user"]
+        schema.execute(f"GRANT USAGE ON SCHEMA {schema.name} TO {name}")
+        schema.execute(f"GRANT INSERT ON target TO {name}")
+        schema.execute(f"GRANT SELECT, INSERT, UPDATE ON ledger TO {name}")
+        stores.append(schema.store(stagingSchema=name, **SOON, **login))
+        stores[-1].prepare()
+    former, store = stores
+    epoch = former.take_over().epoch
+    paused = former.begin(epoch)
+    with pytest.raises(StoreError, match="pg_signal_backend"):
+        store.take_over()
+    schema.execute(f"GRANT pg_signal_backend TO {other_user['user']}")
+    assert store.take_over().epoch == epoch + 1
+    assert write(store, epoch + 1, [ROW]).records == 1
+    paused.rollback()
+    former.close()
     store.close()
 
 
@@ -248,6 +312,37 @@ def test_a_table_in_a_later_schema_of_the_search_path(schema: Schema, user: dict
     store.prepare()
     assert schema.rows("schemaname", "pg_tables WHERE tablename = 'fresh'") == [(user["user"],)]
     store.close()
+
+
+@pytest.mark.parametrize("name", ["Ärger", "ÅNGSTRÖM", '"Ärger"', "Target"])
+def test_names_are_folded_as_the_server_folds_them(schema: Schema, name: str) -> None:
+    """Or a table would be made beside the one that is meant."""
+    schema.execute(f"CREATE TABLE {name} (id bigint, name text)")
+    store = schema.store(dbtable=f"{schema.name}.{name}", createTable="true")
+    assert schema.write(store, [ROW]).records == 1
+    assert schema.rows(table=name) == [(1, "a")]
+
+
+def test_names_may_have_a_percent_sign(schema: Schema) -> None:
+    """In the schema, and so in what is there of the pipeline; a batch job drops its stage, too."""
+    name = f"{schema.name}_100%s%"
+    schema.execute(f'CREATE SCHEMA "{name}"')
+    try:
+        options = {"dbtable": f'"{name}"."t%"', "ledgerTable": '"l%"', "deadLetterTable": '"d%"'}
+        store, epoch = schema.open(createTable="true", runId="%", **options)
+        part = stage(store, epoch, [ROW | ASIDE, ROW | ASIDE | {"name": "\0"}])
+        transaction = store.begin(epoch)
+        assert transaction.load([part]) == Loaded(1, 1)
+        transaction.note(ENTRY, SOURCES)
+        transaction.commit()
+        store.discard(epoch, 1)
+        assert store.holder().entry == ENTRY
+        store.close()
+        assert schema.rows(table=f'"{name}"."t%"') == [(1, "a")]
+        made = f"pg_tables WHERE schemaname = '{name}'"
+        assert schema.rows("tablename", made) == [("d%",), ("l%",), ("t%",)]
+    finally:
+        schema.execute(f'DROP SCHEMA "{name}" CASCADE')
 
 
 def test_a_name_in_the_url_gives_way_to_ours(schema: Schema) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from pyspark.sql.types import (
     BooleanType,
+    DecimalType,
+    DoubleType,
     LongType,
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
 )
 
 from deliver.postgres_schema import ASIDE, ID, NAME, Schema, write
 from sparkonce.deliver.columns import DELETED, SEQUENCE
-from sparkonce.deliver.store import Loaded, RowsRefused
+from sparkonce.deliver.store import Loaded, RowsRefused, StoreError
 from sparkonce.errors import ConfigError, EncodeError
 
 
@@ -117,29 +123,56 @@ def test_a_table_that_does_not_fit_is_refused_at_the_start(
 # -- which rows are bad, and which are not ------------------------------------------------------
 
 
-def test_rows_that_a_policy_refuses(schema: Schema) -> None:
-    """Their error has the code of a missing privilege."""
-    schema.execute("CREATE TABLE target (id bigint, name text)")
+@pytest.fixture
+def login(schema: Schema) -> Iterator[dict[str, str]]:
+    """Of a user whom the table's policy is for."""
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text)")
     schema.execute("ALTER TABLE target ENABLE ROW LEVEL SECURITY")
-    schema.execute("CREATE POLICY small ON target USING (true) WITH CHECK (id < 10)")
+    schema.execute("CREATE POLICY small ON target USING (id < 20) WITH CHECK (id < 10)")
     user = f"{schema.name}_user"
     schema.execute(f"CREATE USER {user} PASSWORD 'secret'")
-    try:
-        schema.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema.name} TO {user}")
-        schema.execute(f"GRANT SELECT, INSERT ON target TO {user}")
-        login = {"user": user, "password": "secret"}
-        rows = [{"id": 1, "name": "a"}, {"id": 10, "name": "b"}]
-        with pytest.raises(RowsRefused, match="row-level security"):
-            schema.write(schema.store(**login), rows)
-        aside = [row | ASIDE for row in rows]
-        assert schema.write(schema.store(**login, dead="dead"), aside) == Loaded(1, 1)
-        assert schema.rows() == [(1, "a")]
-        schema.execute(f"REVOKE INSERT ON target FROM {user}")
-        with pytest.raises(ConfigError, match="permission denied"):
-            schema.store(**login).prepare()
-    finally:
-        schema.execute(f"DROP OWNED BY {user}")
-        schema.execute(f"DROP USER {user}")
+    schema.execute(f"GRANT USAGE, CREATE ON SCHEMA {schema.name} TO {user}")
+    schema.execute(f"GRANT SELECT, INSERT, UPDATE ON target TO {user}")
+    yield {"user": user, "password": "secret"}
+    schema.execute(f"DROP OWNED BY {user}")
+    schema.execute(f"DROP USER {user}")
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_rows_that_a_policy_refuses(schema: Schema, login: dict[str, str], mode: str) -> None:
+    """Their error has the code of a missing privilege."""
+    schema.execute("INSERT INTO target VALUES (30, 'not theirs')")
+    options = login | {"writeMode": mode, "keyColumns": "id"}
+    rows = [{"id": id_, "name": "a"} for id_ in (1, 10, 30)]
+    with pytest.raises(RowsRefused, match="row-level security"):
+        schema.write(schema.store(**options), rows)
+    aside = [row | ASIDE for row in rows]
+    assert schema.write(schema.store(**options, dead="dead"), aside) == Loaded(1, 2)
+    assert schema.rows() == [(1, "a"), (30, "not theirs")]
+    schema.execute(f"REVOKE INSERT ON target FROM {login['user']}")
+    with pytest.raises(ConfigError, match="permission denied"):
+        schema.store(**options).prepare()
+
+
+@pytest.mark.parametrize("dead", [{}, {"dead": "dead"}])
+def test_a_privilege_that_is_missing_is_no_fault_of_rows(
+    schema: Schema, login: dict[str, str], dead: dict[str, str]
+) -> None:
+    """Also where a policy's refusal has the same code: the batch fails, and is whole later."""
+    user, rows = login["user"], [{"id": 1, "name": "a"} | (ASIDE if dead else {})]
+    schema.execute("CREATE SEQUENCE numbers")
+    schema.execute("ALTER TABLE target ADD number bigint DEFAULT nextval('numbers')")
+    store, epoch = schema.open(**login, **dead)
+    with pytest.raises(StoreError, match="permission denied for sequence numbers"):
+        write(store, epoch, rows)
+    schema.execute(f"GRANT USAGE ON SEQUENCE numbers TO {user}")
+    schema.execute(f"REVOKE INSERT ON target FROM {user}")
+    with pytest.raises(StoreError, match="permission denied for table target"):
+        write(store, epoch, rows, 2)
+    schema.execute(f"GRANT INSERT ON target TO {user}")
+    assert write(store, epoch, rows, 3) == Loaded(1)
+    assert not dead or schema.rows("*", "dead") == []
+    store.close()
 
 
 def test_rows_that_a_view_refuses(schema: Schema) -> None:
@@ -304,6 +337,42 @@ def test_keys_are_compared_as_the_table_compares_them(schema: Schema) -> None:
         row["at"] = row[SEQUENCE] = number
     assert schema.write(schema.store(fields, **UPSERTS), rows) == Loaded(2, 1)
     assert schema.rows() == [(1, "b")]
+
+
+ROUNDED = [
+    pytest.param("numeric(10, 2)", DecimalType(38, 10), Decimal("1.001"), id="decimal"),
+    pytest.param("numeric(10, 2)", StringType(), "1.001", id="decimal as text"),
+    pytest.param("numeric(10, 0)", DoubleType(), 1.25, id="whole"),
+    pytest.param("timestamp(0)", TimestampNTZType(), datetime(2024, 1, 1, 0, 0, 1, 5), id="time"),
+    pytest.param("timestamp(0)", StringType(), "2024-01-01 00:00:01.000005", id="time as text"),
+]
+
+
+@pytest.mark.parametrize(("declared", "kind", "key"), ROUNDED)
+def test_keys_are_rounded_as_the_table_rounds_them(
+    schema: Schema, declared: str, kind: Any, key: Any
+) -> None:
+    """Or a delete would not find the row that was written under the same key."""
+    schema.execute(f"CREATE TABLE target (id {declared} PRIMARY KEY, name text, at bigint)")
+    fields = StructType([StructField("id", kind), *CHANGES.fields[1:]])
+    store, epoch = schema.open(fields, **UPSERTS)
+    news = [row | {"id": key} for row in changes((1, "a", 1, False), (1, "b", 2, False))]
+    assert write(store, epoch, news) == Loaded(2)
+    assert schema.rows("name") == [("b",)]
+    (gone,) = changes((1, None, 3, True))
+    assert write(store, epoch, [gone | {"id": key}], 2) == Loaded(1)
+    assert schema.rows() == []
+    store.close()
+
+
+def test_a_key_that_is_too_long_is_not_cut(schema: Schema) -> None:
+    schema.execute("CREATE TABLE target (id varchar(3) PRIMARY KEY, name text, at bigint)")
+    fields = StructType([StructField("id", StringType()), *CHANGES.fields[1:]])
+    rows = changes((1, "a", 1, False), (2, None, 1, True), (3, "b", 1, False))
+    for row, id_ in zip(rows, ("one", "oneself", "three"), strict=True):
+        row["id"] = id_
+    assert schema.write(schema.store(fields, **UPSERTS), rows) == Loaded(2, 1)
+    assert schema.rows() == [("one", "a")]
 
 
 NULL_KEYS = [

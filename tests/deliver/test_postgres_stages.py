@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deliver.postgres_schema import Schema, batch_of, stage, write
+from deliver.test_postgres_locks import wait_until
 from sparkonce.deliver.postgres import stages
 from sparkonce.deliver.store import Part, Stage, StoreError
 from sparkonce.local import LocalPostgres
@@ -127,6 +129,46 @@ def test_a_table_that_nobody_can_empty_is_left_for_another(
         (True,)
     ]
     assert schema.rows("count(*), count(DISTINCT id)") == [(4_500, 4_500)]
+    store.close()
+
+
+@pytest.mark.parametrize("tables", [1, 2, 7])
+def test_a_driver_that_starts_beside_tables_that_nobody_can_empty(
+    schema: Schema, monkeypatch: pytest.MonkeyPatch, tables: int
+) -> None:
+    """As many as a former driver has left; a dump holds all of them, and goes on."""
+    monkeypatch.setattr(stages, "_FULL_BYTES", 100_000)
+    schema.execute(TABLE)
+    store, epoch = schema.open()
+    for attempt in range(tables):
+        stage(store, epoch, rows(0, 2_000), attempt)
+    full = staging(schema)
+    assert len(full) == tables
+    store.close()
+    with schema.connect() as dump:
+        for name, *_ in full:
+            dump.execute(f"LOCK TABLE {name} IN ACCESS SHARE MODE")
+        store, epoch = schema.open()
+        for attempt in range(3):
+            assert write(store, epoch, rows(attempt * 10), attempt).records == 10
+        assert len(staging(schema)) == tables + 1
+    write(store, epoch, rows(30), 4)
+    assert len(staging(schema)) == min(tables + 1, 5)
+    assert [id_ for (id_,) in schema.rows("id")] == list(range(40))
+    store.close()
+
+
+def test_a_table_that_is_dropped_as_its_size_is_asked_for(schema: Schema) -> None:
+    schema.execute(TABLE)
+    store, epoch = schema.open()
+    ((name, *_),) = staging(schema)
+    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
+        other.execute(f"DROP TABLE {name}")
+        staged = pool.submit(stage, store, epoch, rows(0))
+        waiting = f"pg_locks WHERE relation = '{name}'::regclass AND NOT granted"
+        wait_until(lambda: schema.rows("count(*)", waiting) == [(1,)])
+        other.commit()
+        assert staged.result().records == 10
     store.close()
 
 

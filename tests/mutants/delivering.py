@@ -266,7 +266,7 @@ DELIVERING = (
         changes=(
             Change(
                 "deliver/postgres/statements.py",
-                "names = sorted(self.columns.keys) if self.upserts else []",
+                "names = sorted(self.columns.keys, key=self.theirs) if self.upserts else []",
                 "names: list[str] = []",
             ),
         ),

@@ -46,6 +46,8 @@ class TableSink:
         self._open_former = open_former
         self._held = Held(0, None, None)
         self._attempt = 0
+        self._left_to_later = 0
+        """The last attempt whose rows `Later` loads, and removes from the stage."""
         self._parts: list[Part] = []
         self._transaction: Transaction | None = None
         self._noted: tuple[Entry, Sources] | None = None
@@ -105,7 +107,10 @@ class TableSink:
         return None  # Spark's own message has it
 
     def check_owner(self) -> None:
-        self._store.begin(self._held.epoch).rollback()
+        """Begins no transaction: under `none` one may be under way in another thread."""
+        held = self._store.holder()
+        if held.epoch != self._held.epoch:
+            raise self._fenced(held)
 
     def fence(self) -> None:
         """The epoch was raised when this driver took over. An attempt is told from others by the
@@ -134,6 +139,7 @@ class TableSink:
         if self._later:
             parts, attempt = self._parts, self._attempt
             self._later.do(lambda: self._load(parts, attempt), records)
+            self._left_to_later = attempt
             return self._sum(Loaded(records))
         return self._sum(self._load(self._parts, self._attempt))
 
@@ -166,7 +172,7 @@ class TableSink:
         if self._transaction is not None:
             self._transaction.rollback()
             self._transaction = None
-        if self._attempt and not self._later:
+        if self._attempt != self._left_to_later:
             self._clear(self._attempt)
 
     def leave_empty(self) -> None:
@@ -186,11 +192,19 @@ class TableSink:
     # -- on the way ---------------------------------------------------------------------------
 
     def _load(self, parts: Sequence[Part], attempt: int) -> Loaded:
-        """Rows in a transaction of their own."""
+        """Rows in a transaction of their own. Whatever becomes of it, it is not tried a second
+        time with what was staged: another attempt stages its rows anew."""
+        try:
+            return self._load_staged(parts)
+        finally:
+            self._clear(attempt)
+
+    def _load_staged(self, parts: Sequence[Part]) -> Loaded:
         transaction = self._store.begin(self._held.epoch)
         try:
             loaded = transaction.load(parts)
             transaction.commit()
+            return loaded
         except OutcomeUnknown as unknown:
             # No ledger tells. Whoever may repeat tries again, whoever may lose does not.
             transaction.rollback()
@@ -198,8 +212,6 @@ class TableSink:
         except BaseException:
             transaction.rollback()
             raise
-        self._clear(attempt)
-        return loaded
 
     def _note(self, entry: Entry, sources: Sources) -> None:
         """Progress in a transaction of its own."""
@@ -225,8 +237,11 @@ class TableSink:
             _log.info("%s: the answer to a commit was lost, the ledger has it", entry)
             return
         if held.epoch != self._held.epoch:
-            raise FencedError(f"epoch {self._held.epoch} is over: {held.epoch} has taken over")
+            raise self._fenced(held)
         raise StoreError(f"the commit did not happen: {unknown}") from unknown
+
+    def _fenced(self, held: Held) -> FencedError:
+        return FencedError(f"epoch {self._held.epoch} is over: {held.epoch} has taken over")
 
     def _after(self) -> None:
         """What is seen to once the batch is decided; nothing depends on it."""

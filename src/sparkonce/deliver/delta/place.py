@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sparkonce.deliver.folder import remove
 from sparkonce.errors import ConfigError
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
@@ -31,7 +31,7 @@ class Place:
         """Remove what was staged in this pipeline's former epochs."""
         for folder in self.root.glob(f"{self._stages}*"):
             if int(folder.name.removeprefix(self._stages).split("-")[0]) < epoch:
-                shutil.rmtree(folder)
+                remove(folder)
 
     @property
     def _stages(self) -> str:

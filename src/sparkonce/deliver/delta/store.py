@@ -8,7 +8,6 @@ of the same pipeline and from an older version of the table.
 from __future__ import annotations
 
 import logging
-import shutil
 import uuid
 from collections.abc import Mapping
 from typing import Final
@@ -25,6 +24,7 @@ from sparkonce.deliver.delta.shape import Shape
 from sparkonce.deliver.delta.stage import DeltaStage
 from sparkonce.deliver.delta.transaction import DeltaTransaction
 from sparkonce.deliver.delta.types import table_schema, type_of
+from sparkonce.deliver.folder import remove
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Held, StoreError
 from sparkonce.deliver.target import TableTarget
@@ -152,12 +152,7 @@ class DeltaStore:
         return transaction
 
     def discard(self, epoch: int, attempt: int) -> None:
-        folder = self._place.attempt(epoch, attempt)
-        try:
-            if folder.exists():
-                shutil.rmtree(folder)
-        except OSError as error:
-            _log.warning("%s stays until the next start: %s", folder, error)
+        remove(self._place.attempt(epoch, attempt))
 
     def close(self) -> None:
         """There is nothing open."""

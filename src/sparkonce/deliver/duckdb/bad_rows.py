@@ -177,7 +177,7 @@ def _alone(move: Move, facts: TableFacts) -> Iterator[str]:
         same = " AND ".join(f"p.{quoted(theirs)} = c.{quoted(ours)}" for theirs, ours in pairs)
         yield (
             f"SELECT {_ID}, {told} FROM {rows} WHERE {_is_whole(each.columns)} "
-            f"AND NOT EXISTS (SELECT 1 FROM {quoted(each.table)} AS p WHERE {same})"
+            f"AND NOT EXISTS (SELECT 1 FROM {facts.beside(each.table)} AS p WHERE {same})"
         )
 
 

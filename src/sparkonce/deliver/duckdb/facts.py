@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,13 +26,15 @@ class Constraint:
     columns: tuple[str, ...]
     expression: str = ""
     table: str = ""
-    """That a foreign key refers to."""
+    """That a foreign key refers to; it is in the same schema."""
     referred: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
     name: str
+    schema: tuple[str, ...] = ()
+    """As far as `name` says it."""
     types: Mapping[str, str] = field(default_factory=dict)
     """Of the columns that are written."""
     required: tuple[str, ...] = ()
@@ -77,13 +79,18 @@ class TableFacts:
                 made = Constraint(tuple(spelled[each[0].lower()] for each in named))
                 kinds.setdefault("UNIQUE", []).append(made)
         return cls(
-            ".".join(quoted(part) for part in (*schema, name)),
+            _full((*schema, name)),
+            tuple(schema),
             types,
             tuple(name for each in kinds.get("NOT NULL", ()) for name in each.columns),
             (*kinds.get("PRIMARY KEY", ()), *kinds.get("UNIQUE", ())),
             tuple(kinds.get("CHECK", ())),
             tuple(kinds.get("FOREIGN KEY", ())),
         )
+
+    def beside(self, table: str) -> str:
+        """Another one of the same schema: one of the same name may be in the main schema."""
+        return _full((*self.schema, table))
 
     def cast(self, name: str, column: str) -> str:
         """Null where it can't be."""
@@ -97,6 +104,10 @@ class TableFacts:
             for name in columns.keys
             if name in self.types and self.types[name] != type_of(columns.type_of(name))
         }
+
+
+def _full(parts: Iterable[str]) -> str:
+    return ".".join(map(quoted, parts))
 
 
 REFUSALS = (duckdb.ConstraintException, duckdb.ConversionException, duckdb.OutOfRangeException)

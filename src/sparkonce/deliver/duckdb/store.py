@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from sparkonce.deliver.duckdb.file import File, Opened
 from sparkonce.deliver.duckdb.statements import statements
 from sparkonce.deliver.duckdb.transaction import DuckDBTransaction, full_name, move_from
 from sparkonce.deliver.duckdb.types import type_of
+from sparkonce.deliver.folder import remove
 from sparkonce.deliver.parquet import ParquetStage
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Held, StoreError
@@ -146,14 +146,18 @@ class DuckDBStore:
         if raised is None:
             raise StoreError("the ledger gave no answer: this is a mistake of sparkonce's")
         for folder in self._staging.glob(f"{self._mark}_*"):
-            shutil.rmtree(folder)
+            remove(folder)
         return row.from_row(raised)
 
     def holder(self) -> Held:
         with self._file.open() as connection:
-            found = connection.execute(
-                f"SELECT {row.READ} FROM {self._ledger} WHERE pipeline = ?", [self._settings.group]
-            ).fetchone()
+            try:
+                found = connection.execute(
+                    f"SELECT {row.READ} FROM {self._ledger} WHERE pipeline = ?",
+                    [self._settings.group],
+                ).fetchone()
+            except duckdb.Error as error:
+                raise StoreError(f"the ledger can't be read: {error}") from error
         return row.from_row(found) if found else Held(0, None, None)
 
     # -- the steps -----------------------------------------------------------------------------
@@ -169,9 +173,7 @@ class DuckDBStore:
         return transaction
 
     def discard(self, epoch: int, attempt: int) -> None:
-        folder = self._folder(epoch, attempt)
-        if folder.exists():
-            shutil.rmtree(folder)
+        remove(self._folder(epoch, attempt))
 
     def close(self) -> None:
         if self._staging.exists() and not any(self._staging.iterdir()):

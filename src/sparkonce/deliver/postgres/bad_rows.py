@@ -40,12 +40,15 @@ _WAITING = ("23503", "23505", "23P01")
 """Foreign keys, and what is unique or excludes others: another row of the batch may bring what a
 row refers to, or make room for it."""
 
+_POLICIES = "ExecWithCheckOptions"
+"""The function of the server's source that compares rows with policies."""
+
 
 def tells_of_a_row(error: psycopg.Error, facts: TableFacts) -> bool:
-    """Whether another row would do better. Where the table has policies, their refusals have the
-    code of a missing privilege; those that the table itself needs were asked for at the start."""
+    """Whether another row would do better. A policy's refusal has the code of a missing privilege,
+    which no row has: they differ in the place of the server's source that they are from."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return facts.has_row_security
+        return facts.has_row_security and error.diag.source_function == _POLICIES
     return isinstance(error, _CLASSES)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from string import ascii_lowercase, ascii_uppercase
 from typing import Final
 
 from sparkonce.deliver import sql
@@ -16,6 +17,13 @@ from sparkonce.deliver.settings import TableSettings
 from sparkonce.deliver.store import Part
 
 STAGING_SCHEMA: Final = "stagingSchema"
+_FOLDED: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+
+
+def table_name(text: str) -> tuple[str, ...]:
+    """In its parts. PostgreSQL folds A to Z; other letters have no case to it, except in encodings
+    of one byte, where that is the locale's affair: there, such a name has to be quoted."""
+    return sql.table_name(text, lambda name: name.translate(_FOLDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,11 @@ class Layout:
         return self._full(self.settings.ledger_table)
 
     @property
+    def ledger_beside_values(self) -> str:
+        """In a statement that values are given to: psycopg takes a % in it for the place of one."""
+        return self.ledger.replace("%", "%%")
+
+    @property
     def dead_letters(self) -> str | None:
         name = self.settings.dead_letter_table
         return self._full(name) if name else None
@@ -69,12 +82,16 @@ class Layout:
     @property
     def staging_schema(self) -> str:
         given = self.settings.more.get(STAGING_SCHEMA)
-        return sql.table_name(given, str.lower)[0] if given else self.schema
+        return table_name(given)[0] if given else self.schema
 
     def stage_name(self, slot: int) -> str:
-        """Another DataFrame has other columns, and so another table."""
+        return f"{self.stage_prefix}{slot}"
+
+    @property
+    def stage_prefix(self) -> str:
+        """Another DataFrame has other columns, and so other tables."""
         digest = hashlib.sha256(f"{self.user} {self._stage_columns}".encode()).hexdigest()[:8]
-        return f"{self.mark}_{digest}_{slot}"
+        return f"{self.mark}_{digest}_"
 
     def staged(self, name: str) -> str:
         return f"{sql.quoted(self.staging_schema)}.{sql.quoted(name)}"
@@ -130,5 +147,5 @@ class Layout:
         )
 
     def _full(self, text: str) -> str:
-        *schema, name = sql.table_name(text, str.lower)
+        *schema, name = table_name(text)
         return ".".join(sql.quoted(part) for part in (*(schema or [self.schema]), name))

@@ -14,7 +14,7 @@ import psycopg
 
 from sparkonce.deliver import sql
 from sparkonce.deliver.postgres.connection import explained, transaction
-from sparkonce.deliver.postgres.layout import STAGING_SCHEMA, Layout, TableFacts
+from sparkonce.deliver.postgres.layout import STAGING_SCHEMA, Layout, TableFacts, table_name
 from sparkonce.deliver.postgres.stages import Stages
 from sparkonce.deliver.postgres.types import staged_type_of, type_of
 from sparkonce.errors import ConfigError
@@ -22,6 +22,16 @@ from sparkonce.postgresql import Connection
 
 _VERSION_MIN: Final = 150_000
 _TEXTS: Final = ("text", "character varying")
+_ROUNDED: Final = (
+    "numeric",
+    "interval",
+    "time without time zone",
+    "time with time zone",
+    "timestamp without time zone",
+    "timestamp with time zone",
+)
+"""Types in which what is written is rounded to what the column declares, as by a cast. (To cast
+text to its column's length would cut it, where the column refuses it.)"""
 
 
 def prepare(connection: Connection, layout: Layout, timeout: str) -> Layout:
@@ -67,7 +77,7 @@ def located(connection: Connection, layout: Layout) -> Layout:
 
 
 def _schema(connection: Connection, layout: Layout) -> str:
-    *given, name = sql.table_name(layout.settings.table, str.lower)
+    *given, name = table_name(layout.settings.table)
     if len(given) > 1:
         raise ConfigError("dbtable is schema.table; which database is said in the option url")
     if given:
@@ -119,10 +129,12 @@ class _Column:
         """What makes of a staged key what the table compares; None where it is that already."""
         if self.collation is not None:
             return "(CAST(", f" AS {self.plain}) COLLATE {self.collation})"
-        is_same = staged.partition("(")[0] == self.plain
-        if is_same or (staged == "text" and self.plain in _TEXTS):
+        rounds = self.plain in _ROUNDED and self.declared != self.plain
+        wanted = self.declared if rounds else self.plain
+        given = staged.replace(", ", ",") if rounds else staged.partition("(")[0]
+        if given == wanted or (staged == "text" and self.plain in _TEXTS):
             return None
-        return "CAST(", f" AS {self.plain})"
+        return "CAST(", f" AS {wanted})"
 
 
 def _columns(connection: Connection, table: str) -> dict[str, _Column]:

@@ -50,13 +50,13 @@ class Stages:
     def __init__(self, layout: Layout, timeout: str) -> None:
         self._layout = layout
         self._timeout = timeout
-        self._known = 1
         self._taken: dict[tuple[int, int], Taken] = {}
 
     def create(self, connection: Connection, slot: int) -> None:
         """Unless it is there."""
         name = self._layout.stage_name(slot)
-        if name in self._sizes(connection, [name]):
+        asked = "SELECT to_regclass(%s) IS NOT NULL"
+        if connection.execute(asked, (self._layout.staged(name),)).fetchone() == (True,):
             return
         for statement in self._layout.create_stage(name):
             connection.execute(statement)
@@ -65,19 +65,17 @@ class Stages:
 
     def take(self, connection: Connection, epoch: int, attempt: int) -> Taken:
         """A table that no other attempt of this driver has."""
-        names = [self._layout.stage_name(slot) for slot in range(self._known + 1)]
-        sizes = self._sizes(connection, names)
-        slot = next(
-            slot for slot in range(len(names)) if self._is_free(connection, epoch, slot, sizes)
-        )
-        if names[slot] not in sizes:
+        sizes = self._sizes(connection)
+        # A slot that has no table is always free, and one of these has none.
+        slots = range(len(sizes) + len(self._taken) + 1)
+        slot = next(each for each in slots if self._is_free(connection, epoch, each, sizes))
+        if slot not in sizes:
             with transaction(connection, self._timeout):
                 self.create(connection, slot)
-        self._known = max(self._known, slot + 1)
-        for surplus in range(max(slot + 1, _LASTING), self._known):
-            if names[surplus] in sizes and surplus not in self._slots_taken():
-                self._alone(connection, epoch, names[surplus], "DROP TABLE")
-        taken = Taken(slot, names[slot], randbits(ATTEMPT_BITS))
+        for surplus in sizes:
+            if surplus >= _LASTING and surplus not in {slot, *self._slots_taken()}:
+                self._alone(connection, epoch, self._layout.stage_name(surplus), "DROP TABLE")
+        taken = Taken(slot, self._layout.stage_name(slot), randbits(ATTEMPT_BITS))
         self._taken[(epoch, attempt)] = taken
         return taken
 
@@ -119,24 +117,28 @@ class Stages:
     # -- on the way ----------------------------------------------------------------------------
 
     def _is_free(
-        self, connection: Connection, epoch: int, slot: int, sizes: dict[str, int]
+        self, connection: Connection, epoch: int, slot: int, sizes: dict[int, int]
     ) -> bool:
         if slot in self._slots_taken():
             return False
+        is_full = sizes.get(slot, 0) > _FULL_BYTES
         name = self._layout.stage_name(slot)
-        is_full = sizes.get(name, 0) > _FULL_BYTES
         return not is_full or self._alone(connection, epoch, name, "TRUNCATE")
 
     def _slots_taken(self) -> set[int]:
         return {each.slot for each in [*self._taken.values()]}
 
-    def _sizes(self, connection: Connection, names: list[str]) -> dict[str, int]:
+    def _sizes(self, connection: Connection) -> dict[int, int]:
+        """Of all tables that are there for this DataFrame, by their slots; a former driver may
+        have left any number of them. One that is dropped meanwhile has no size."""
+        prefix = self._layout.stage_prefix
         found = connection.execute(
-            f"SELECT relname, {self._in_time('pg_table_size(oid)')} FROM pg_class "
-            "WHERE relnamespace = to_regnamespace(%s) AND relname = ANY(%s)",
-            (quoted(self._layout.staging_schema), names),
+            f"SELECT substr(relname, {len(prefix) + 1})::int, "
+            f"{self._in_time('pg_table_size(oid)')} FROM pg_class "
+            "WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s",
+            (quoted(self._layout.staging_schema), f"^{prefix}[0-9]{{1,9}}$"),
         )
-        return dict(found.fetchall())
+        return {slot: size for slot, size in found.fetchall() if size is not None}
 
     def _owned(self, connection: Connection) -> list[tuple[str, int]]:
         """Those of the pipeline, and their bytes; only the owner may empty one."""
@@ -158,7 +160,8 @@ class Stages:
         try:
             with transaction(connection, self._timeout):
                 held = connection.execute(
-                    f"SELECT epoch FROM {self._layout.ledger} WHERE pipeline = %s FOR UPDATE",
+                    f"SELECT epoch FROM {self._layout.ledger_beside_values} "
+                    "WHERE pipeline = %s FOR UPDATE",
                     (self._layout.settings.group,),
                 ).fetchone()
                 if held != (epoch,):

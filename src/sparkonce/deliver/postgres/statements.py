@@ -36,8 +36,9 @@ class PostgresMove(Move):
 
     @property
     def in_order(self) -> str:
-        """Of its columns' names: another pipeline may have them in another order."""
-        names = sorted(self.columns.keys) if self.upserts else []
+        """Of the names that the table has for its columns: another pipeline may have them in
+        another order, and in another case."""
+        names = sorted(self.columns.keys, key=self.theirs) if self.upserts else []
         values = ", ".join(self.key(name, f"n.{quoted(name)}") for name in names)
         return f" ORDER BY {values}" if values else ""
 

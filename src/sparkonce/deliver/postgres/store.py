@@ -69,17 +69,20 @@ class PostgresStore:
     def take_over(self) -> Held:
         connection = self._driver.connection()
         with told_as_ours("the pipeline can't be taken over"):
-            # Whoever was paused in mid-transaction would hold the row for ever: he is shown out.
+            # A driver that was paused in mid-transaction would hold the row for ever. When a
+            # transaction of another user's began is not shown to all; its number is, and who has
+            # locked the row has one.
             connection.execute(
                 f"SELECT pg_terminate_backend(pid, {_END_MS}) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND starts_with(application_name, %s) "
-                "AND xact_start IS NOT NULL AND pid <> pg_backend_pid()",
+                "AND (xact_start IS NOT NULL OR backend_xid IS NOT NULL) "
+                "AND pid <> pg_backend_pid()",
                 (self._layout.mark,),
             )
             with transaction(connection, self._timeout):
                 raised = connection.execute(
-                    f"INSERT INTO {self._layout.ledger} AS l (pipeline, epoch) VALUES (%s, 1) "
-                    "ON CONFLICT (pipeline) DO UPDATE SET epoch = l.epoch + 1 "
+                    f"INSERT INTO {self._layout.ledger_beside_values} AS l (pipeline, epoch) "
+                    "VALUES (%s, 1) ON CONFLICT (pipeline) DO UPDATE SET epoch = l.epoch + 1 "
                     f"RETURNING {row.READ}",
                     (self._layout.settings.group,),
                 ).fetchone()
@@ -98,7 +101,8 @@ class PostgresStore:
                 self._layout = located(connection, self._layout)
             with transaction(connection, self._timeout):
                 found = connection.execute(
-                    f"SELECT {row.READ} FROM {self._layout.ledger} WHERE pipeline = %s FOR UPDATE",
+                    f"SELECT {row.READ} FROM {self._layout.ledger_beside_values} "
+                    "WHERE pipeline = %s FOR UPDATE",
                     (self._layout.settings.group,),
                 ).fetchone()
         return row.from_row(found) if found else Held(0, None, None)

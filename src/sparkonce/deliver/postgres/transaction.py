@@ -43,7 +43,8 @@ class PostgresTransaction:
             # What is checked at the end only would be refused when nothing can be put aside.
             self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             found = self._connection.execute(
-                f"SELECT epoch FROM {self._layout.ledger} WHERE pipeline = %s FOR UPDATE",
+                f"SELECT epoch FROM {self._layout.ledger_beside_values} "
+                "WHERE pipeline = %s FOR UPDATE",
                 (settings.group,),
             ).fetchone()
         except psycopg.Error as error:
@@ -135,7 +136,7 @@ class PostgresTransaction:
         sets = ", ".join(f"{name} = %({name})s" for name in values)
         try:
             noted = self._connection.execute(
-                f"UPDATE {self._layout.ledger} SET {sets} "
+                f"UPDATE {self._layout.ledger_beside_values} SET {sets} "
                 f"WHERE {row.older('%(number)s')} AND pipeline = %(pipeline)s",
                 {**values, "pipeline": self._layout.settings.group},
             ).rowcount
