@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from oracle import hanging, values
+from oracle import settle, values
 from parts import a_producer
 from sparkonce import Producer, TransactionalProducer
 from sparkonce.errors import (
@@ -190,7 +190,7 @@ def goes_on(kafka: LocalKafka, producer: TransactionalProducer, topic: str) -> N
     with producer.transaction():
         producer.produce_arrow(topic, table(value=["kept"] * 3))
     assert values(kafka.bootstrap_servers, topic) == [b"kept"] * 3
-    assert hanging(kafka.bootstrap_servers, topic) == []
+    settle(kafka.bootstrap_servers, topic)
 
 
 @pytest.mark.parametrize("case", REFUSED)

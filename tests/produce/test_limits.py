@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from oracle import hanging, read, values
+from oracle import read, settle, values
 from parts import MESSAGE_BYTES, a_producer
 from sparkonce import Delivery, Producer, TransactionalProducer
 from sparkonce.errors import (
@@ -80,7 +80,7 @@ def test_a_record_over_what_the_topic_takes_is_refused(
     with producer.transaction():
         producer.produce(small_topic, "kept")
     assert values(kafka.bootstrap_servers, small_topic) == [b"kept"]
-    assert hanging(kafka.bootstrap_servers, small_topic) == []
+    settle(kafka.bootstrap_servers, small_topic)
 
 
 def lower_limit(kafka: LocalKafka, topic: str) -> None:
@@ -181,7 +181,7 @@ def test_a_transaction_with_a_batch_refused_by_the_broker_can_only_be_aborted(
         producer.produce_arrow(plain_topic, rows)
     seen = [r.value for r in read(kafka.bootstrap_servers, plain_topic) if r.partition == 0]
     assert seen == [b"learnt", *(value.as_py().encode() for value in rows["value"])]
-    assert hanging(kafka.bootstrap_servers, plain_topic) == []
+    settle(kafka.bootstrap_servers, plain_topic)
 
 
 def test_outside_a_transaction_each_row_arrives_or_is_told_to_have_failed(

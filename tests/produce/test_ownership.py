@@ -108,7 +108,7 @@ def test_a_commit_of_what_others_wrote_notices_that_it_timed_out(
     with owner.transaction():
         owner.produce(topic, "again")
     assert values(servers, topic) == [b"again"]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 @pytest.mark.parametrize("api", ["TxnOffsetCommit", "AddPartitionsToTxn"])
@@ -138,7 +138,7 @@ def test_what_was_sent_without_an_answer_is_aborted_too(
     assert values(servers, topic) == [b"next"]
     assert committed(servers, group, topic, 0) == (NO_OFFSET, "")
     assert committed(servers, group, topic, 1) == (8, "")
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 ENDS_BY = {1: ("DescribeTransactions", "InitProducerId"), 2: ("EndTxn",)}
@@ -175,7 +175,7 @@ def test_an_abort_comes_to_its_end_whatever_is_lost_of_it(
         with owner.transaction():
             owner.produce(topic, "next", partition=0)
     assert values(servers, topic) == [b"next"]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 def test_what_an_abort_costs(cluster: LocalKafka, topic: str, open_producer: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from oracle import committed, hanging, read, values
+from oracle import committed, hanging, read, settle, values
 from sparkonce import OffsetAndMetadata, ProducerIdentity, TransactionalProducer
 from sparkonce.errors import (
     BrokerError,
@@ -121,7 +121,7 @@ def test_committed_records_are_seen_with_their_offsets_and_aborted_ones_are_not(
             producer.commit_transaction()
     assert sorted(values(servers, topic)) == [b"value-0", b"value-2", b"value-4"]
     assert committed(servers, f"group-{topic}", topic) == (4, "batch 4")
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 def test_several_topics_and_partitions_are_one_write(
@@ -195,7 +195,7 @@ def test_a_successor_aborts_what_is_open_and_fences_the_zombie(
     with successor.transaction():
         successor.produce(topic, "successor")
     assert values(cluster.bootstrap_servers, topic) == [b"successor"]
-    assert hanging(cluster.bootstrap_servers, topic) == []
+    settle(cluster.bootstrap_servers, topic)
 
 
 def test_an_idle_zombie_is_fenced_and_does_not_fence_back(
@@ -244,7 +244,7 @@ def test_a_timed_out_transaction_is_told_apart_from_fencing_and_recovered_from(
     with producer.transaction():
         producer.produce(topic, "again")
     assert sorted(values(servers, topic)) == [b"again", b"early"]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 def _write_joined(servers: str, identity: ProducerIdentity, topic: str, partition: int) -> None:
@@ -282,7 +282,7 @@ def test_other_processes_write_into_one_transaction(
     for part in range(4):
         lane = [record.value for record in seen if record.partition == part]
         assert lane == [f"{part}-{number}".encode() for number in range(500)]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 def test_a_joined_writer_of_a_fenced_attempt_is_refused(
@@ -341,7 +341,7 @@ def test_closing_aborts_what_is_open(cluster: LocalKafka, topic: str, open_produ
     producer.close()
     assert producer.state is State.CLOSED
     assert values(cluster.bootstrap_servers, topic) == []
-    assert hanging(cluster.bootstrap_servers, topic) == []
+    settle(cluster.bootstrap_servers, topic)
     with pytest.raises(StateError, match="CLOSED"):
         producer.begin_transaction()
 

@@ -19,7 +19,7 @@ from multiprocessing.process import BaseProcess
 import pyarrow as pa
 import pytest
 
-from oracle import hanging, read, values
+from oracle import hanging, read, settle, values
 from sparkonce import TransactionalProducer
 from sparkonce.errors import FencedError, OutcomeUnknown, SparkonceError
 from sparkonce.local import LocalKafka
@@ -88,7 +88,7 @@ def test_a_process_that_slept_through_its_successor_is_fenced(
     with in_transaction(cluster, name, topic, path) as (child, pipe):
         stop(child)
         successor = open_producer(transactional_id=name)
-        assert hanging(servers, topic) == [], "taking over left the zombie's transaction open"
+        settle(servers, topic)
         with successor.transaction():
             successor.produce(topic, "successor")
         assert child.pid is not None
@@ -103,7 +103,7 @@ def test_a_process_that_slept_through_its_successor_is_fenced(
     assert "another producer with the same transactional.id" in message
     assert state == "FAILED"
     assert values(servers, topic) == [b"successor"]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
     with successor.transaction():
         successor.produce(topic, "successor again")
     assert sorted(values(servers, topic)) == [b"successor", b"successor again"]
@@ -120,7 +120,7 @@ def test_what_a_killed_process_left_open_is_aborted_by_its_successor_at_once(
     assert b"zombie" in values(servers, topic, "read_uncommitted")
     assert hanging(servers, topic) != [], "nothing was left open: this run proves nothing"
     successor = open_producer(transactional_id=name)
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
     assert values(servers, topic) == []
     with successor.transaction():
         successor.produce(topic, "successor")
@@ -165,7 +165,7 @@ def test_whatever_the_successor_did_the_zombie_neither_goes_on_nor_fences_it(
         successor.produce(topic, "second")
     expected = [b"second"] if decision == "abort" else [b"first", b"second"]
     assert sorted(values(servers, topic)) == expected
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 def _go_on(zombie: TransactionalProducer, topic: str, step: str) -> None:

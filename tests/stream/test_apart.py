@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import sparkonce.stream.writer
-from oracle import hanging, read, values
+from oracle import read, settle, values
 from parts import a_topic
 from sparkonce.local import LocalKafka
 from sparkonce.stream.sources import Reading, reading_of
@@ -54,7 +54,7 @@ def test_dead_letters_of_tasks_that_keep_their_partitions(
     fit = values(job.servers, job.target)
     assert sorted([*fit, *(letter.value for letter in told)]) == EXPECTED
     assert {letter.headers[0][1] for letter in told if letter.headers} == {b"bad"}
-    assert hanging(job.servers, letters) == []
+    settle(job.servers, letters)
 
 
 def test_dead_letters_into_the_target_itself(spark: SparkSession, new_job: MakeJob) -> None:
@@ -81,7 +81,7 @@ def test_rows_without_a_partition_among_rows_that_lie_by_it(
     reports = write(job, rows.repartition(3, "partition"))
     assert [report.attempts for report in reports] == [2, 1, 1]
     assert sorted(values(job.servers, job.target)) == EXPECTED
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
 
 
 def test_dead_letters_without_a_partition_are_no_reason_for_turns(

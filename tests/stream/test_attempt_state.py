@@ -19,7 +19,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs import Job, apart
-from oracle import hanging
+from oracle import settle
 from parts import wait_until
 from sparkonce import TransactionalProducer
 from sparkonce.errors import ConfigError, FencedError, SparkonceError
@@ -102,7 +102,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 def increments(job: Job) -> list[int]:
     """What the service's answer was in each visible batch, for all keys the same."""
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
     found = {
         tuple((b - a) / PER_KEY for a, b in zip([0, *sums], sums, strict=False))
         for sums in sums_told(job).values()

@@ -60,7 +60,7 @@ def test_a_task_that_fails_in_mid_batch_costs_an_attempt_and_nothing_else(
         assert len(read(job.servers, job.target)) == 30
     else:
         assert sorted(values(job.servers, job.target)) == EXPECTED
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
 
 
 @pytest.mark.parametrize("store", PROVIDERS)
@@ -112,7 +112,7 @@ def test_a_batch_that_fails_again_and_again_fails_with_the_first_cause(
         write(job, job.frame(spark)[0], observe=always, batchAttempts=2)
     assert "the disk of this executor is on fire" in str(failed.value)
     assert values(job.servers, job.target) == []
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
     job.run(spark)
     assert sorted(values(job.servers, job.target)) == EXPECTED
 
@@ -138,7 +138,7 @@ def test_a_batch_that_outlasts_its_transaction_is_run_again_and_told_what_to_tur
         assert "open longer than transaction.timeout.ms=1500" in caplog.text
         assert "raise transaction.timeout.ms" in caplog.text
         assert sorted(values(servers, target)) == EXPECTED
-        assert hanging(servers, target) == []
+        settle(servers, target)
 
 
 def test_a_task_that_hangs_before_its_turn_is_waited_for_as_long_as_a_transaction(

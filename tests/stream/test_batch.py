@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 import sparkonce
-from oracle import committed_offset, hanging, read, values
+from oracle import committed_offset, read, settle, values
 from parts import a_producer, a_topic
 from sparkonce.errors import ConfigError
 from sparkonce.local import LocalKafka
@@ -110,7 +110,7 @@ def test_all_of_it_becomes_visible_at_once_or_nothing(
     with pytest.raises(KeyboardInterrupt):
         writer(kafka, topic, numbers(spark, 1000)).observe(fail_at_the_end).save()
     assert seen == [0]
-    assert hanging(kafka.bootstrap_servers, topic) == []
+    settle(kafka.bootstrap_servers, topic)
     assert values(kafka.bootstrap_servers, topic) == []
     writer(kafka, topic, numbers(spark, 1000)).save()
     assert len(values(kafka.bootstrap_servers, topic)) == 1000

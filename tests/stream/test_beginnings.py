@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs import Job
-from oracle import committed_offset, hanging, values
+from oracle import committed_offset, settle, values
 from parts import a_producer, a_topic
 from sparkonce.errors import FatalError
 from sparkonce.local import LocalKafka
@@ -66,7 +66,7 @@ def test_a_first_batch_whose_ledger_is_lost_is_asked_about(
     if kind == "routed":
         written += values(job.servers, f"{job.target}-2")
     assert sorted(written) == EXPECTED
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "none"])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs import Job, apart
-from oracle import hanging, values
+from oracle import settle, values
 from parts import marked_processes, wait_until
 from sparkonce.local import LocalKafka
 from sparkonce.local.spark import LocalSpark
@@ -79,7 +79,7 @@ def test_what_an_executor_remembers_of_a_lost_attempt_is_not_gone_on_from(
     # State that has ids needs none.
     is_renewed = "it goes on in a new run" in job.log.read_text()
     assert is_renewed == (store == "hdfs")
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
 
 
 def test_jobs_on_a_cluster_with_an_executor_killed_in_mid_batch(
@@ -110,7 +110,7 @@ def test_jobs_on_a_cluster_with_an_executor_killed_in_mid_batch(
     counts = values(held.servers, jobs[1].target)
     assert counts.count(b"100") == 10 and len(counts) == 30
     assert "attempt 1 of 3 was aborted" in held.log.read_text()
-    assert hanging(held.servers, held.target) == []
+    settle(held.servers, held.target)
 
 
 def test_a_broker_killed_in_mid_batch(kafka3: LocalKafka, safe_job: MakeJob) -> None:
@@ -122,7 +122,7 @@ def test_a_broker_killed_in_mid_batch(kafka3: LocalKafka, safe_job: MakeJob) -> 
         ended(driver, job)
         kafka3.start_broker(victim)
     assert sorted(values(job.servers, job.target)) == EXPECTED
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
 
 
 def test_speculation_is_refused(safe_job: MakeJob) -> None:

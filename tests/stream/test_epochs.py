@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import Job, apart
-from oracle import hanging, settle, values
+from oracle import settle, values
 from parts import a_producer, a_topic, wait_until
 from sparkonce import ProducerIdentity, TransactionalProducer
 from sparkonce.errors import FatalError, FencedError, OwnershipUncertain, TransactionTimedOut
@@ -108,7 +108,7 @@ def test_commits_and_aborts_with_others_who_joined(planted: Planted, topic: str)
         assert max(each.epoch for each in used) < EPOCH_MAX, used
         assert next(each.epoch for each in used if each.producer_id == ids[1]) == 0
     assert sorted(values(servers, topic)) == sorted(expected)
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 @pytest.mark.parametrize("epoch", LEFT_AT)
@@ -180,7 +180,7 @@ def test_what_is_lost_at_the_change_is_asked_again(
     last = [b"last"] if verb == "commit" else []
     seen = [value for value in values(servers, topic) if value != b"before"]
     assert sorted(seen) == [b"behind", b"behind", *last]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 def test_a_last_epoch_whose_answer_was_lost(planted: Planted, topic: str) -> None:
@@ -252,7 +252,7 @@ def test_the_last_transaction_is_ended_by_the_coordinator(
         successor.close()
     seen = [value for value in values(servers, topic) if value != b"before"]
     assert seen == [b"behind", b"behind"]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 # -- pipelines ------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def test_a_query_runs_across_the_change(
     assert sorted(values(job.servers, job.target)) == EXPECTED
     assert len({report.producer_id for report in reports.all}) == 2
     assert max(report.epoch for report in reports.all) == EPOCH_MAX - 1
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
 
 
 POINTS = ["end", "end:answered", "open", "EndTxn lost"]
@@ -328,4 +328,4 @@ def test_a_driver_is_killed_right_at_the_change(
         )
         again.run(spark)
         assert sorted(values(again.servers, again.target)) == EXPECTED, job
-        assert hanging(again.servers, again.target) == []
+        settle(again.servers, again.target)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from jobs import Job, apart
-from oracle import hanging, values
+from oracle import settle, values
 from parts import a_producer, a_topic, wait_until
 from sparkonce import OffsetAndMetadata, TransactionalProducer
 from sparkonce.errors import (
@@ -117,7 +117,7 @@ def test_a_zombie_whose_id_was_forgotten_with_its_successors_never_writes_again(
         with pytest.raises(TransactionalIdExpired):
             zombie.begin_transaction()
     assert sorted(values(servers, topic)) == [b"batch 1", b"batch 2"]
-    assert hanging(servers, topic) == []
+    settle(servers, topic)
 
 
 def test_those_who_joined_are_told_that_the_id_was_forgotten(
@@ -183,7 +183,7 @@ def test_a_query_that_rested_goes_on_under_a_new_producer_id(
         _wait_until_written(job, expected)
         assert query.isActive
     query.stop()
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
     if guarantee == "exactly_once":
         job.run(spark)
         assert _written(job) == expected

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs import Job, apart
-from oracle import hanging, values
+from oracle import settle, values
 from parts import a_producer, a_topic
 from sparkonce.errors import BrokerError
 from sparkonce.local import LocalKafka
@@ -162,7 +162,7 @@ def test_two_drivers_at_once_the_older_one_is_fenced_and_told_by_whom(
     assert "was taken over by process" in told
     assert successor.checkpoint in told
     assert sorted(values(job.servers, job.target)) == EXPECTED
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
 
 
 def test_batches_of_another_sink_are_gone_on_from(spark: SparkSession, new_job: MakeJob) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from oracle import hanging, values
+from oracle import settle, values
 from parts import a_topic, wait_until
 from recomputed import ROWS
 from sparkonce.local import LocalKafka
@@ -93,7 +93,7 @@ def test_rows_of_two_computations_are_not_written_to_kafka(
         assert code == 0, said[-5000:]
         assert said.count(NOTICED) == 1
         assert sorted(int(value or b"") for value in values(servers, topic)) == [*range(ROWS)]
-        assert hanging(servers, topic) == []
+        settle(servers, topic)
 
 
 def test_what_was_shuffled_and_lost_before_the_write_is_not_written(
@@ -119,7 +119,7 @@ def test_what_was_shuffled_and_lost_before_the_write_is_not_written(
         assert code == 0, said[-5000:]
         assert said.count(NOTICED) == 1
         assert sorted(int(value or b"") for value in values(servers, topic)) == [*range(ROWS)]
-        assert hanging(servers, topic) == []
+        settle(servers, topic)
 
 
 def test_where_a_new_plan_would_not_compute_all_anew_nothing_is_written(tmp_path: Path) -> None:

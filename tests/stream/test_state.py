@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs import Job, apart
-from oracle import hanging, read
+from oracle import read, settle
 from sparkonce.errors import SparkonceError
 from sparkonce.local import LocalKafka
 from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, fill, jobs_on, sums_told
@@ -58,7 +58,7 @@ def killed(
 
 def outputs(job: Job) -> dict[bytes, list[int]]:
     """What was told of each key, in order."""
-    assert hanging(job.servers, job.target) == []
+    settle(job.servers, job.target)
     return sums_told(job)
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import sparkonce
 from jobs import Job
-from oracle import hanging, read, values
+from oracle import read, settle, values
 from parts import a_producer, a_topic
 from sparkonce.errors import ConfigError
 from sparkonce.local import LocalKafka
@@ -221,7 +221,7 @@ def test_brokers_with_the_first_version_of_transactions(
         reports = write(job, job.frame(spark)[0], observe=fail_once)
         assert [report.attempts for report in reports] == [2, 1, 1]
         assert sorted(values(job.servers, job.target)) == EXPECTED
-        assert hanging(job.servers, job.target) == []
+        settle(job.servers, job.target)
 
 
 def test_a_stream_with_repeats_is_deduplicated(spark: SparkSession, new_job: MakeJob) -> None:
