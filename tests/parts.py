@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import AdminClient, NewPartitions
+
 from sparkonce import TransactionalProducer
 from sparkonce.local import LocalKafka
 
@@ -22,6 +24,13 @@ def a_topic(cluster: LocalKafka, **layout: Any) -> Iterator[str]:
     cluster.create_topic(name, **({"partitions": 4} | layout))
     yield name
     cluster.delete_topic(name)
+
+
+def add_partitions(servers: str, topic: str, count: int) -> None:
+    """Let a topic have `count` partitions, and wait until they are seen."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
+    wait_until(lambda: len(admin.list_topics().topics[topic].partitions) == count, "they are seen")
 
 
 @contextmanager

@@ -71,6 +71,7 @@ def encode() -> Callable[..., Result]:
         *,
         topic: str | None = "t",
         counts: dict[str, int] | None = None,
+        existing: dict[str, int] | None = None,
         limits: dict[str, int] | None = None,
         codec: Codec = Codec.NONE,
         level: int | None = None,
@@ -93,6 +94,7 @@ def encode() -> Callable[..., Result]:
                 table,
                 topic=topic,
                 partition_counts=counts or {"t": 4},
+                existing_counts=existing,
                 batch_limits=limits or {},
                 now_ms=NOW_MS,
             )

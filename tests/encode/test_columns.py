@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from sparkonce.encode import check_columns, topics_in
+from sparkonce.encode import check_columns, highest_partitions, topics_in
 from sparkonce.errors import EncodeError
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -101,3 +101,22 @@ def test_topics_are_found_in_their_column(kind: pa.DataType) -> None:
 def test_a_column_of_nulls_has_no_topics() -> None:
     table = pa.table({"value": pa.nulls(2, pa.binary()), "topic": pa.nulls(2)})
     assert topics_in(table, None) == []
+
+
+def test_the_highest_partition_that_rows_name() -> None:
+    table = pa.table(
+        {
+            "topic": ["b", "a", None, "b", "a", "c"],
+            "partition": pa.array([1, None, 9, 3, -2, None], pa.int32()),
+        }
+    )
+    assert highest_partitions(table, None) == {"a": -2, "b": 3}
+    assert highest_partitions(table.to_batches()[0], None) == {"a": -2, "b": 3}
+    assert highest_partitions(table, "t") == {"t": 9}
+
+
+@pytest.mark.parametrize("topic", [None, "t"])
+def test_rows_that_name_no_partition(topic: str | None) -> None:
+    topics = pa.array(["a", "b"])
+    assert highest_partitions(pa.table({"topic": topics}), topic) == {}
+    assert highest_partitions(pa.table({"topic": topics, "partition": pa.nulls(2)}), topic) == {}

@@ -51,6 +51,23 @@ def test_partitions_out_of_range(encode: Encode) -> None:
     assert "partition -1" in found[2]
 
 
+def test_partitions_that_only_rows_that_name_them_go_to(encode: Encode) -> None:
+    """Of topics that have grown since the writers agreed how many partitions they choose among."""
+    table = pa.table(
+        {
+            "topic": ["t"] * 42 + ["u"] * 2,
+            "key": [str(number) for number in range(44)],
+            "value": ["a"] * 44,
+            "partition": pa.array([5, 6, *[None] * 40, 1, 0], pa.int32()),
+        }
+    )
+    result = encode(table, topic=None, counts={"t": 2, "u": 1}, existing={"t": 6, "u": 2, "v": 1})
+    assert {row: "t' has 6 partitions" in why for row, why in reasons(result).items()} == {1: True}
+    places = {record.row: (record.topic, record.partition) for record in result.records}
+    assert (places.pop(0), places.pop(42), places.pop(43)) == (("t", 5), ("u", 1), ("u", 0))
+    assert set(places.values()) == {("t", 0), ("t", 1)}
+
+
 def test_timestamps_that_kafka_cannot_have(encode: Encode) -> None:
     times = pa.array([-1, 0, (1 << 63) - 1], pa.int64())
     for kind in (pa.int64(), pa.timestamp("ms"), pa.timestamp("s")):

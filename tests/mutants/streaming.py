@@ -91,8 +91,8 @@ STREAMING = (
         changes=(
             Change(
                 _KAFKA,
-                "                self._may_lie_right = False\n            raise\n",
-                "                self._may_lie_right = False\n            rows = []\n",
+                "            self._refute(layout, error)\n            raise\n",
+                "            rows = []\n",
             ),
         ),
     ),

@@ -1,4 +1,6 @@
-"""Partitions are added while a query runs: in each batch, all rows of a key go to one partition."""
+"""Partitions are added while a query runs: in each batch, all rows of a key go to one partition,
+and rows that name a new partition go there.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobs import Job
 from oracle import read
-from parts import a_topic, wait_until
+from parts import a_topic, add_partitions, wait_until
 from sparkonce import Producer
 from sparkonce.local import LocalKafka
 from sparkonce.stream.report import BatchReport
-from stream_jobs import Reports
+from stream_jobs import Reports, write
 
 KEYS, PER_BATCH, BATCHES = 12, 120, 6
 
@@ -76,7 +77,7 @@ class GrowBehindTheFirst(Reports):
 
     def __init__(self, servers: str, topic: str, meet: Meet) -> None:
         super().__init__()
-        self._admin = AdminClient({"bootstrap.servers": servers})
+        self._servers = servers
         self._topic = topic
         self._meet = meet
 
@@ -84,10 +85,7 @@ class GrowBehindTheFirst(Reports):
         super().on_batch(report)
         self._meet.begin_batch()
         if len(self.all) == 1:
-            growing = self._admin.create_partitions([NewPartitions(self._topic, 7)])
-            growing[self._topic].result(30)
-            topics = self._admin.list_topics
-            wait_until(lambda: len(topics(self._topic).topics[self._topic].partitions) == 7, "seen")
+            add_partitions(self._servers, self._topic, 7)
             os.kill(min(self._meet.batches()[0]), signal.SIGKILL)
 
 
@@ -130,3 +128,55 @@ def test_a_worker_that_knows_and_one_that_does_not(
         places[record.value, record.key].add(record.partition)
     assert len(places) == BATCHES * KEYS
     assert {place: found for place, found in places.items() if len(found) > 1} == {}
+
+
+class GrowOnce:
+    """Adds partitions as the second batch begins; the driver does not hear of them by itself while
+    the test runs."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers = servers
+        self._topic = topic
+        self._begun = 0
+
+    def __call__(self, point: str) -> None:
+        if point == "open":
+            self._begun += 1
+            if self._begun == 2:
+                add_partitions(self._servers, self._topic, BATCHES)
+
+
+def test_rows_that_name_a_new_partition_are_no_dead_letters(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path, source: str, target: str
+) -> None:
+    """Spark may read from partitions that were added before the driver hears of those that were
+    added to the target."""
+    job = Job(
+        servers=kafka.bootstrap_servers,
+        source=source,
+        target=target,
+        name=f"job-{target}",
+        checkpoint=str(tmp_path / "checkpoint"),
+        per_batch=PER_BATCH,
+    )
+    rows = job.read(spark).select("key", "value")
+    named = F.col("value").cast("string").cast("int")  # each batch has a partition of its own
+    by_key = F.col("key").cast("string").cast("int") < KEYS // 2
+    with a_topic(kafka, partitions=1) as letters:
+        reports = write(
+            job,
+            rows.withColumn("partition", F.when(~by_key, named)),
+            observe=GrowOnce(job.servers, target),
+            deadLetterTopic=letters,
+        )
+    assert [report.attempts for report in reports] == [1] * BATCHES
+    assert sum(report.dead_letters for report in reports) == 0
+    seen = read(job.servers, target)
+    assert len(seen) == PER_BATCH * BATCHES
+    assert {
+        record.partition == int(record.value or b"")
+        for record in seen
+        if int(record.key or b"") >= KEYS // 2
+    } == {True}
+    chosen = {record.partition for record in seen if int(record.key or b"") < KEYS // 2}
+    assert chosen == {0, 1}, "for rows without a partition all tasks count what the driver counts"

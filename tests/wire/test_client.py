@@ -66,3 +66,9 @@ def test_a_closed_client_says_so_at_once(kafka: LocalKafka) -> None:
     with pytest.raises(Unreachable, match="the client was closed"):
         client.do(lambda: None)
     client.close()
+
+
+def test_what_a_broker_says_of_its_release(kafka: LocalKafka) -> None:
+    with a_client(*parse_addresses(kafka.bootstrap_servers)) as client:
+        assert client.refreshed().brokers
+        assert client.metadata_level == 29, "4.2-IV1 is the level of Kafka 4.2"

@@ -1,7 +1,7 @@
 """Arrow columns become Kafka record batches: pure code, no clock, no network, no randomness."""
 
 from sparkonce.encode.batch import HEADER_BYTES, EncodedBatch, seal
-from sparkonce.encode.columns import check_columns, topics_in
+from sparkonce.encode.columns import check_columns, highest_partitions, topics_in
 from sparkonce.encode.compress import Codec
 from sparkonce.encode.encoder import Encoder
 from sparkonce.encode.partition import NoShare, NotOwned, Partitioner
@@ -17,6 +17,7 @@ __all__ = [
     "Partitioner",
     "Rejected",
     "check_columns",
+    "highest_partitions",
     "seal",
     "topics_in",
 ]

@@ -63,6 +63,22 @@ def topics_in(table: pa.Table | pa.RecordBatch, topic: str | None) -> list[str]:
     return [name for name in distinct.to_pylist() if name is not None]
 
 
+def highest_partitions(table: pa.Table | pa.RecordBatch, topic: str | None) -> dict[str, int]:
+    """The highest partition that rows name of each topic; nothing of topics of which none do."""
+    if "partition" not in table.schema.names:
+        return {}
+    whole = pa.table({"partition": table["partition"]})
+    columns = whole.cast(pa.schema({"partition": pa.int64()}))  # Arrow has no maximum of nulls
+    if topic is not None:
+        highest = pc.max(columns["partition"]).as_py()
+        return {} if highest is None else {topic: highest}
+    names = as_strings(pa.table({"topic": table["topic"]})["topic"])
+    grouped = columns.append_column("topic", names).group_by("topic")
+    found = grouped.aggregate([("partition", "max")]).select(["topic", "partition_max"])
+    pairs = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    return {name: highest for name, highest in pairs if name is not None and highest is not None}
+
+
 def as_binary(column: pa.ChunkedArray) -> Any:
     """One Arrow array of bytes, whatever the column's form was."""
     plain = types.is_large_binary(column.type) or types.is_large_string(column.type)

@@ -61,11 +61,15 @@ class Encoder:
         *,
         topic: str | None,
         partition_counts: Mapping[str, int],
+        existing_counts: Mapping[str, int] | None = None,
         batch_limits: Mapping[str, int] | None = None,
         now_ms: int,
     ) -> Iterator[Encoded]:
         """Batches and rejected rows, one item per chunk; the columns are checked at once.
 
+        Partitions are chosen among `partition_counts`, on which those who write side by side may
+        have agreed. A row may name any that exists: of a topic that has grown since,
+        `existing_counts` has more.
         `batch_limits` has the topics whose max.message.bytes is known and binds here.
         """
         check_columns(table.schema, topic)
@@ -73,20 +77,30 @@ class Encoder:
             table = pa.Table.from_batches([table])
         limits = Limits(self._record_bytes_max, batch_limits or {}, self._codec is not Codec.NONE)
         pieces = chunks(table, topic=topic, now_ms=now_ms, chunk_bytes=self._chunk_bytes)
-        return (self._encode_chunk(piece, partition_counts, limits) for piece in pieces)
+        existing = existing_counts or {}
+        nameable_counts = {
+            name: max(count, existing.get(name, 0)) for name, count in partition_counts.items()
+        }
+        return (
+            self._encode_chunk(piece, partition_counts, nameable_counts, limits) for piece in pieces
+        )
 
     def _encode_chunk(
-        self, chunk: Chunk, partition_counts: Mapping[str, int], limits: Limits
+        self,
+        chunk: Chunk,
+        partition_counts: Mapping[str, int],
+        nameable_counts: Mapping[str, int],
+        limits: Limits,
     ) -> Encoded:
         sizes = record_sizes(chunk)
-        rejected = find_rejected(chunk, sizes, partition_counts, limits)
+        rejected = find_rejected(chunk, sizes, nameable_counts, limits)
         if rejected:
             unfit = np.array([row.row for row in rejected]) - chunk.rows[0]
             chunk = chunk.take(np.delete(np.arange(len(chunk)), unfit))
             sizes = record_sizes(chunk)
         if not len(chunk):
             return [], rejected
-        places = place(chunk, sizes, partition_counts, self._partitioner)
+        places = place(chunk, sizes, partition_counts, nameable_counts, self._partitioner)
         if places.order is not None:
             chunk = chunk.take(places.order)
             sizes = Sizes(sizes.alone, sizes.at_most[places.order])

@@ -30,10 +30,16 @@ class Places:
 
 
 def place(
-    chunk: Chunk, sizes: Sizes, partition_counts: Mapping[str, int], partitioner: Partitioner
+    chunk: Chunk,
+    sizes: Sizes,
+    partition_counts: Mapping[str, int],
+    nameable_counts: Mapping[str, int],
+    partitioner: Partitioner,
 ) -> Places:
+    """Partitions are chosen among the first counts; rows may name some beyond, of the second."""
     counts = np.array([partition_counts.get(topic) or 0 for topic in chunk.topics])
-    first_codes = np.append(0, np.cumsum(counts))
+    nameable = [nameable_counts.get(topic) or 0 for topic in chunk.topics]
+    first_codes = np.append(0, np.cumsum(nameable))
     partitions = _partitions(chunk, sizes, counts, partitioner)
     # numbers the partitions of all topics; small ones, for which NumPy has a radix sort
     codes = (first_codes[chunk.topic_index] + partitions).astype(

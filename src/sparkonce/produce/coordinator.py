@@ -64,6 +64,10 @@ class Coordinator:
         return self._client.transaction_version
 
     @property
+    def metadata_level(self) -> int:
+        return self._client.metadata_level
+
+    @property
     def transaction_timeout_ms(self) -> int:
         """As the coordinator was told it; behind `init`."""
         return self._timeout_ms

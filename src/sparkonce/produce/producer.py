@@ -16,7 +16,15 @@ from typing import Any, ClassVar, NoReturn, Self
 import numpy as np
 import pyarrow as pa
 
-from sparkonce.encode import EncodedBatch, Encoder, Partitioner, Rejected, check_columns, topics_in
+from sparkonce.encode import (
+    EncodedBatch,
+    Encoder,
+    Partitioner,
+    Rejected,
+    check_columns,
+    highest_partitions,
+    topics_in,
+)
 from sparkonce.errors import BrokerError, ConfigError, DeadLettered, EncodeError
 from sparkonce.options import ProducerOptions
 from sparkonce.produce.coordinator import Coordinator
@@ -165,7 +173,7 @@ class Producer:
         how many there are for all who write side by side.
         """
         check_columns(table.schema, topic)
-        self._learn_topics(topics_in(table, topic))
+        self._learn_topics(table, topic)
         counts: Mapping[str, int] = self._topics.partition_counts
         if agree is not None:
             counts = agree(self._counts_for(topics_in(table, topic)))
@@ -321,6 +329,8 @@ class Producer:
             return
         self._topics.learn([topic])
         count = self._topics.partition_counts[topic]
+        if partition is not None and partition >= count:
+            count = self.partition_count(topic, fresh=True)  # it may have been added
         if partition is not None and not 0 <= partition < count:
             raise EncodeError(
                 f"partition {partition} of {topic!r} is out of range: it has {count}, 0 to "
@@ -344,7 +354,7 @@ class Producer:
     ) -> list[Rejected]:
         """Encode and send; answers the rows that were neither sent nor buried."""
         refused: list[Rejected] = []
-        self._learn_topics(topics_in(table, topic))
+        self._learn_topics(table, topic)
         counts = self._topics.partition_counts
         for batches, rejected in self._encode(self._encoder, table, topic, counts):
             if self._options.dead_letter_topic is None:
@@ -356,14 +366,23 @@ class Producer:
                 self._bury(table, topic, rejected, outcome)
         return refused
 
-    def _learn_topics(self, names: Sequence[str]) -> None:
+    def _learn_topics(self, table: pa.Table | pa.RecordBatch, topic: str | None) -> None:
+        """Of the topics that the table's rows go to, all that the encoder must know."""
+        names = topics_in(table, topic)
         dead_letter_topic = self._options.dead_letter_topic
         if dead_letter_topic is None:
-            return self._topics.learn(names)
-        self._topics.learn([dead_letter_topic])
-        # Rows of a topic that isn't there are rejected by the encoder, and buried.
-        for name in names:
-            self._topics.is_known(name)
+            self._topics.learn(names)
+        else:
+            self._topics.learn([dead_letter_topic])
+            # Rows of a topic that isn't there are rejected by the encoder, and buried.
+            for name in names:
+                self._topics.is_known(name)
+        # Whoever wrote the rows may know of partitions that were added since: a row is not
+        # rejected for its partition before the cluster was asked once more.
+        known = self._topics.partition_counts
+        for name, highest in highest_partitions(table, topic).items():
+            if name in known and highest >= known[name]:
+                self.partition_count(name, fresh=True)
 
     def _counts_for(self, names: Sequence[str]) -> dict[str, int]:
         """Of these topics and the dead letters', those that are there."""
@@ -418,6 +437,7 @@ class Producer:
             table,
             topic=topic,
             partition_counts=counts,
+            existing_counts=self._topics.partition_counts,
             batch_limits=self._topics.batch_limits,
             now_ms=time.time_ns() // 1_000_000,
         )

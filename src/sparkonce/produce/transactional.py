@@ -8,6 +8,7 @@ itself. Where the epochs of a producer id are used up, a new id is taken before 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from sparkonce.errors import (
 from sparkonce.options import ProducerOptions
 from sparkonce.produce.committed import committed_offsets
 from sparkonce.produce.coordinator import OffsetAndMetadata
+from sparkonce.produce.defects import known_defects
 from sparkonce.produce.identity import EPOCH_MAX, Partition, ProducerIdentity
 from sparkonce.produce.lane import Batch, Outcome
 from sparkonce.produce.linger import Linger
@@ -38,6 +40,7 @@ from sparkonce.produce.producer import Producer
 from sparkonce.produce.questions import EpochRefused
 from sparkonce.produce.states import ABORTABLE, BROKEN, COMMITTABLE, NEW, Lifecycle, State
 
+_log = logging.getLogger("sparkonce.produce")
 _LOOKS_AFTER_S: Final = 2.0
 """A producer that rested for so long asks whether it is still the one before it begins again."""
 
@@ -141,6 +144,7 @@ class TransactionalProducer(Producer):
         with self._failing():
             self._identity = self._coordinator.init()
             self._life.to(State.READY)
+        self._tell_of_defects()
 
     def check_owner(self) -> None:
         """Ask the coordinator whether another producer has taken over; the error says so."""
@@ -301,6 +305,11 @@ class TransactionalProducer(Producer):
             self._life.to(State.FAILED, cause)
         elif self._life.state in COMMITTABLE:
             self._life.to(State.MUST_ABORT, cause)
+
+    def _tell_of_defects(self) -> None:
+        coordinator = self._coordinator
+        for defect in known_defects(coordinator.metadata_level, coordinator.transaction_version):
+            _log.log(defect.log_level, "%s: %s", self._known().transactional_id, defect.words)
 
     def _known(self) -> ProducerIdentity:
         assert self._identity is not None

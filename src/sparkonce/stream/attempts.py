@@ -1,7 +1,8 @@
 """The steps of one batch in the guarantee's order, tried again a bounded number of times.
 
 An attempt that fails is given up, and the batch is run again under a new epoch; then it fails with
-the first cause. What streams and batch jobs have in common.
+the first cause. An attempt by which the sink learnt to write in another way is not counted. What
+streams and batch jobs have in common.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from sparkonce.guarantees import Guarantee
 from sparkonce.stream.ledger import Entry, LedgerError, Offsets
 from sparkonce.stream.report import BatchReport, Listener
 from sparkonce.stream.runs import RunSpent
-from sparkonce.stream.steps import ORDERS, Sink, Step, Written
+from sparkonce.stream.steps import ORDERS, LayoutRefuted, Sink, Step, Written
 
 _log = logging.getLogger("sparkonce.stream")
 
@@ -108,6 +109,7 @@ class Attempts:
         """A batch that `is_nothing` costs no transaction, and is not recorded."""
         clock = _Clock.start()
         causes: list[str] = []
+        uncounted = 0
         try:
             while True:
                 steps: list[Step] = []
@@ -119,7 +121,8 @@ class Attempts:
                     break
                 except (SparkonceError, PySparkException, Py4JJavaError) as error:
                     causes.append(self._sink.trouble or str(error))
-                    self._give_up(error, causes)
+                    uncounted += isinstance(error, LayoutRefuted)
+                    self._give_up(error, causes, len(causes) - uncounted)
                     if computed:
                         self._settle(computed, entry, steps, causes)
         except BaseException as failure:
@@ -172,8 +175,9 @@ class Attempts:
                 return written, None
         return written, entry
 
-    def _give_up(self, error: Exception, causes: Sequence[str]) -> None:
-        """Abort the attempt; raises unless the batch may be run again."""
+    def _give_up(self, error: Exception, causes: Sequence[str], counted: int) -> None:
+        """Abort the attempt; raises unless the batch may be run again. `counted` attempts of those
+        that failed are among the ones it has."""
         settled = OutcomeUnknown | FatalError | LedgerError | RunSpent
         if isinstance(error, settled) or _is_cancelled(error):
             raise error
@@ -186,14 +190,21 @@ class Attempts:
                 f"{causes[0]}. The attempt could not be aborted either, which the next start does: "
                 f"{failed}"
             ) from error
-        if len(causes) >= self._attempts_max:
+        if isinstance(error, LayoutRefuted):
+            _log.warning(
+                "%s: an attempt was aborted, the batch is run again in turns; not one of its %d "
+                "attempts: %s",
+                self._name, self._attempts_max, causes[-1],
+            )  # fmt: skip
+            return
+        if counted >= self._attempts_max:
             raise BatchFailed(
                 f"the batch failed {len(causes)} times (batchAttempts={self._attempts_max}). "
                 f"The first cause: {causes[0]}"
             ) from error
         _log.warning(
             "%s: attempt %d of %d was aborted, the batch is run again under a new epoch: %s",
-            self._name, len(causes), self._attempts_max, causes[-1],
+            self._name, counted, self._attempts_max, causes[-1],
         )  # fmt: skip
 
     def _settle(

@@ -43,7 +43,7 @@ from sparkonce.stream.ledger import (
     to_commit,
 )
 from sparkonce.stream.sources import Reading
-from sparkonce.stream.steps import Observer, Written
+from sparkonce.stream.steps import LayoutRefuted, Observer, Written
 from sparkonce.stream.task import FIGURES, Order, WriteTask
 
 _DECISIONS_MAX = 5
@@ -206,8 +206,7 @@ class KafkaSink:
         except (Overlap, PySparkException, AbortableError) as error:
             self._handover.be_careful()
             self._counts_are_doubtful = True
-            if isinstance(error, Overlap) or (self._desk.trouble and self._desk.must_take_turns):
-                self._may_lie_right = False
+            self._refute(layout, error)
             raise
         finally:
             self._topics |= self._desk.counts.keys()
@@ -311,6 +310,17 @@ class KafkaSink:
             partition_count=self._producer.partition_count(topic) if topic else None,
             enough=self._enough_tasks(),
         )
+
+    def _refute(self, layout: Layout, error: Exception) -> None:
+        """Take turns from now on, if the attempt failed because two tasks met in a partition."""
+        met = isinstance(error, Overlap) or (self._desk.trouble and self._desk.must_take_turns)
+        if not met or not self._may_lie_right:
+            return
+        self._may_lie_right = False
+        # A start knows nothing of it yet and assumes it again: were the attempt counted, a batch
+        # with a single attempt would fail at each start.
+        if self._in_transaction and isinstance(layout, Apart):
+            raise LayoutRefuted(str(error)) from error
 
     def _enough_tasks(self) -> int | None:
         """While batches are small, as the last one was, a task costs more than its records.

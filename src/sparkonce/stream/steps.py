@@ -14,6 +14,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
+from sparkonce.errors import AbortableError
 from sparkonce.guarantees import Guarantee
 from sparkonce.stream.ledger import Entry, Offsets
 
@@ -53,6 +54,11 @@ class Written:
     lost: int = 0
     tasks: int = 0
     targets: Mapping[str, int] = field(default_factory=dict)
+
+
+class LayoutRefuted(AbortableError):
+    """Raised by `Sink.write`: what the sink assumed of the rows does not hold, and it will not
+    assume it again. The next attempt can't fail of it, so this one is not counted."""
 
 
 class Sink(Protocol):

@@ -49,6 +49,9 @@ class Client:
         self.cluster = Cluster()
         self.transaction_version = 0
         """Finalised in the cluster, as far as a broker has told; 2 has KIP-890's protection."""
+        self.metadata_level = 0
+        """The highest that any broker supports, as far as they were asked: says of which minor
+        release the newest of them is."""
         self.on_turn: Callable[[float], float | None] = lambda now_s: None
         """Called on each turn of the loop; answers when it wants the next one at the latest."""
         self.on_end: Callable[[BrokerError], None] = lambda why: None
@@ -332,6 +335,7 @@ class Client:
         if versions.features_epoch > self._features_epoch:
             self._features_epoch = versions.features_epoch
             self.transaction_version = versions.transaction_version
+        self.metadata_level = max(self.metadata_level, versions.metadata_level_max)
         self._selector.register(connection, selectors.EVENT_READ, link)
         link.opened(connection)
 

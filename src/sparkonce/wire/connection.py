@@ -198,11 +198,14 @@ def _ask_versions(
         if answer.error_code:
             raise Unreachable(f"{address}: ApiVersions answered {explain(answer.error_code)}")
         finalized = {feature.name: feature for feature in answer.finalized_features or ()}
+        supported = {feature.name: feature for feature in answer.supported_features or ()}
         transaction = finalized.get("transaction.version")
+        metadata = supported.get("metadata.version")
         return Versions(
             ranges={api.api_key: (api.min_version, api.max_version) for api in answer.api_keys},
             transaction_version=transaction.max_version_level if transaction else 0,
             features_epoch=answer.finalized_features_epoch,
+            metadata_level_max=metadata.max_version if metadata else 0,
         )
     raise BrokerError(f"{address} is older than Apache Kafka 3.0, which is needed", code=35)
 

@@ -26,6 +26,9 @@ class Versions:
     ranges: Mapping[int, tuple[int, int]]
     transaction_version: int = 0
     features_epoch: int = -1
+    metadata_level_max: int = 0
+    """Of `metadata.version`, the highest level that the broker supports; each minor release of
+    Kafka has a higher one. 0: not told."""
 
     def pick(self, api: str, key: int, low: int, high: int) -> int:
         """The newest version of `api` both sides speak, within what this client needs."""
