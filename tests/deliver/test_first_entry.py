@@ -55,6 +55,7 @@ def step(entry: Entry | None, checkpoint: Checkpoint) -> Step:
         location="/here",
         guarantee=Guarantee.EXACTLY_ONCE,
         ledger_lost="fail",
+        keeps_state=False,
     )
 
 

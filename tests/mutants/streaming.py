@@ -23,7 +23,12 @@ _PIPELINE, _RECOVERY, _TAKE_OVER = "stream/pipeline.py", "stream/recovery.py", "
 _BY_ID, _STEPS = "stream/state_by_id.py", "stream/steps.py"
 
 _ALREADY = "self._last.query == entry.query and self._last.batch >= batch:"
-_GO_ON = "        return _no_ledger(checkpoint, checkpoint.planned, pipeline, location, lost)\n"
+_GO_ON = (
+    "        return _no_ledger(\n"
+    "            checkpoint, checkpoint.planned, pipeline, location, lost, "
+    "keeps_state=keeps_state\n"
+    "        )\n"
+)
 
 STREAMING = (
     # -- the write --------------------------------------------------------------------------------

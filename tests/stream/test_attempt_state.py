@@ -7,6 +7,7 @@ outside service answers differently each time, so that the states can be told ap
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -322,6 +323,33 @@ def test_state_that_is_kept_in_an_unknown_way_is_refused(
     job = new_job(kind="weighed", count=10, service=str(service), conf={STORE: own})
     with pytest.raises(ConfigError, match=rf"{own} keeps state in a way .*RocksDB"):
         job.run(spark)
+
+
+@pytest.mark.parametrize(
+    ("store", "guarantee", "is_warned"),
+    [
+        ("hdfs", "exactly_once", True),
+        ("rocksdb with changelog, format 1", "exactly_once", True),
+        ("rocksdb", "exactly_once", False),
+        ("hdfs", "at_least_once", False),  # it promises nothing of state
+    ],
+)
+def test_a_start_with_state_named_by_version_says_what_may_go_unnoticed(
+    spark: SparkSession,
+    new_job: MakeJob,
+    caplog: pytest.LogCaptureFixture,
+    store: str,
+    guarantee: str,
+    is_warned: bool,
+) -> None:
+    job = new_job(kind="counting", count=10, conf=STORES[store], guarantee=guarantee)
+    with caplog.at_level(logging.WARNING):
+        job.run(spark)
+    told = [each for each in caplog.messages if "state in files that are named by version" in each]
+    assert len(told) == is_warned
+    for message in told:
+        for words in (job.checkpoint, f"{STORE}={PROVIDERS['rocksdb']}", f"{FORMAT}=2"):
+            assert words in message
 
 
 def test_a_plan_in_which_no_state_is_found_is_not_decided(

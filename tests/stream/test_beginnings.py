@@ -18,7 +18,7 @@ from sparkonce.errors import FatalError
 from sparkonce.local import LocalKafka
 from sparkonce.stream.checkpoint import Checkpoint, CheckpointFolder
 from sparkonce.stream.ledger import Entry, LedgerError, last_entry
-from stream_jobs import COUNT, EXPECTED, MakeJob, fill, write
+from stream_jobs import COUNT, EXPECTED, PROVIDERS, STORE, MakeJob, fill, sums_told, write
 
 
 def stop_at(job: Job, spark: SparkSession, point: str) -> None:
@@ -67,6 +67,21 @@ def test_a_first_batch_whose_ledger_is_lost_is_asked_about(
         written += values(job.servers, f"{job.target}-2")
     assert sorted(written) == EXPECTED
     settle(job.servers, job.target)
+
+
+@pytest.mark.parametrize("store", PROVIDERS)
+def test_a_first_batch_with_state_is_not_skipped_but_run_again(
+    spark: SparkSession, new_job: MakeJob, store: str
+) -> None:
+    job = new_job(kind="counting", conf={STORE: PROVIDERS[store]})
+    stop_at(job, spark, "offsets")
+    lose_ledger(job)
+    before = state_of(job, spark)
+    with pytest.raises(LedgerError, match=r"skip takes batch 0 of .*keeps state"):
+        replace(job, options={"ledgerLost": "skip"}).run(spark)
+    assert state_of(job, spark) == before
+    replace(job, options={"ledgerLost": "replay"}).run(spark)
+    assert {sums[-1] for sums in sums_told(job).values()} == {COUNT // 10}
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "none"])

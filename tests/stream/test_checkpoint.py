@@ -146,6 +146,16 @@ def test_a_location_means_what_spark_takes_it_for(
     assert system.exists(spark._jvm.org.apache.hadoop.fs.Path(asked, "metadata"))  # type: ignore[union-attr]
 
 
+def test_each_spelling_of_a_location_is_the_same_place(at: Open, tmp_path: Path) -> None:
+    folder, link = tmp_path / "c", tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    spelled = [str(folder), f"{folder}/", f"//{folder}", f"{tmp_path}/./link/../c"]
+    roots = {at(Path("/", each)).files.root for each in spelled}
+    assert len(roots) == 1
+    assert at(tmp_path / "d").files.root not in roots
+
+
 def test_a_relative_location_is_where_spark_was_started(spark: SparkSession) -> None:
     folder = CheckpointFolder(spark, "not-there")
     assert isinstance(folder.files, LocalFiles)

@@ -36,6 +36,8 @@ def step(
     checkpoint: Checkpoint,
     guarantee: Guarantee = Guarantee.EXACTLY_ONCE,
     ledger_lost: str = "fail",
+    *,
+    keeps_state: bool = False,
 ) -> Step:
     return next_step(
         entry and replace(entry, guarantee=guarantee.value),
@@ -45,6 +47,7 @@ def step(
         location="/here",
         guarantee=guarantee,
         ledger_lost=ledger_lost,
+        keeps_state=keeps_state,
     )
 
 
@@ -122,6 +125,25 @@ def test_a_ledger_that_is_gone_is_asked_about(planned: int, committed: int | Non
         "ledgerLost",
     ):
         assert words in said
+
+
+@pytest.mark.parametrize("guarantee", list(Guarantee))
+@pytest.mark.parametrize(("planned", "committed"), [(5, 4), (0, None)])
+def test_a_batch_with_state_is_not_skipped(
+    planned: int, committed: int | None, guarantee: Guarantee
+) -> None:
+    """Nobody could say which state Spark has to go on from."""
+    checkpoint = Checkpoint(OURS, planned, committed)
+    with pytest.raises(LedgerError, match=rf"skip takes batch {planned} of /here .*keeps state"):
+        step(None, checkpoint, guarantee, "skip", keeps_state=True)
+    assert step(None, checkpoint, guarantee, "replay", keeps_state=True) == GoOn()
+
+
+def test_state_is_no_reason_to_refuse_where_the_ledger_is_there() -> None:
+    found = step(ledger(5), Checkpoint(OURS, 5, 4), ledger_lost="skip", keeps_state=True)
+    assert found == FinishCommit(5)
+    found = step(None, Checkpoint(OURS, 5, 5), ledger_lost="skip", keeps_state=True)
+    assert found == GoOn()
 
 
 @pytest.mark.parametrize("guarantee", [each for each in Guarantee if each.may_repeat])

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from oracle import values
 from parts import wait_until
 from sparkonce.errors import SparkonceError, Unreachable
 from sparkonce.stream import batch, writer
+from sparkonce.stream.report import BatchReport
 from sparkonce.stream.runs import RenewedQuery
 from stream_jobs import COUNT, PROVIDERS, STORE, MakeJob, Reports, fill, sums_told, write
 
@@ -215,6 +217,34 @@ def test_state_named_by_ids_needs_no_new_run(spark: SparkSession, new_job: MakeJ
     query.awaitTermination()
     assert query.runId == first
     assert {sums[-1] for sums in sums_told(job).values()} == {COUNT // 10}
+
+
+class Tags:
+    """Remembers how Spark tells the tasks of each batch."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.all: list[set[str]] = []
+
+    def on_batch(self, report: BatchReport) -> None:
+        self.all.append(set(self.spark.sparkContext.getJobTags()))
+
+
+def test_tasks_are_known_to_the_next_query_however_its_checkpoint_is_spelled(
+    spark: SparkSession, new_job: MakeJob
+) -> None:
+    """It waits until none of the last query's is left."""
+    job, tags = new_job(count=40), Tags(spark)
+    link = Path(f"{job.checkpoint}-link")
+    link.symlink_to(job.checkpoint)
+    spelled = [job.checkpoint, f"file:{job.checkpoint}/", os.path.relpath(job.checkpoint), link]
+    for number, location in enumerate(map(str, spelled)):
+        fill(job.servers, job.source, 40 * (number + 1), 40)
+        rows, mode = job.frame(spark)
+        writer = replace(job, checkpoint=location).writer(rows, mode).option("topic", job.target)
+        writer.trigger(availableNow=True).listener(tags).start().awaitTermination()
+    assert len(tags.all) >= len(spelled)
+    assert len(set.intersection(*tags.all)) == 1
 
 
 class Once:

@@ -245,3 +245,75 @@ def test_a_snapshot_of_a_fenced_driver_goes_before_state_is_read(
         zombies = snapshot(folder, f"state/0/0/1.{whole}", [])
         read()
         assert not zombies.exists()
+
+
+def successor_of_a_driver_in_its_first_batch(folder: CheckpointFolder) -> StateByVersion:
+    """It has computed the version that both work on, and not yet sealed it."""
+    log(folder, planned=0, committed=None)
+    successor = by_version(folder)
+    successor.verify(None)
+    put(folder, "state/0/0/1.delta")
+    return successor
+
+
+def test_a_file_that_a_fenced_driver_writes_over_is_noticed_in_the_same_run(
+    folder: CheckpointFolder,
+) -> None:
+    """An executor reads it where the partition comes to it from another one, batches later."""
+    successor = successor_of_a_driver_in_its_first_batch(folder)
+    mark = successor.seal(0, None)
+    successor.prepare(1, is_first=True)
+    put(folder, "state/0/0/2.delta")
+    successor.seal(1, mark)
+    put(folder, "state/0/0/1.delta", "the fenced driver's")
+    with pytest.raises(LedgerError, match=r"1\.delta is not what the visible attempt wrote"):
+        successor.prepare(2, is_first=True)
+
+
+def test_a_file_that_is_written_over_while_a_batch_runs_is_noticed_before_its_decision(
+    folder: CheckpointFolder,
+) -> None:
+    successor = successor_of_a_driver_in_its_first_batch(folder)
+    mark = successor.seal(0, None)
+    successor.prepare(1, is_first=True)
+    put(folder, "state/0/0/1.delta", "the fenced driver's")
+    put(folder, "state/0/0/2.delta")
+    with pytest.raises(LedgerError, match=r"1\.delta is not what the visible attempt wrote"):
+        successor.seal(1, mark)
+
+
+def test_a_version_in_doubt_stays_so_after_a_start(folder: CheckpointFolder) -> None:
+    mark = successor_of_a_driver_in_its_first_batch(folder).seal(0, None)
+    log(folder, planned=0, committed=0)
+    next_run = by_version(folder)
+    next_run.verify(entry(0, mark))
+    next_run.prepare(1, is_first=True)
+    put(folder, "state/0/0/1.delta", "the fenced driver's")
+    with pytest.raises(LedgerError, match=r"1\.delta is not what the visible attempt wrote"):
+        next_run.prepare(1, is_first=True)
+
+
+def test_a_file_that_spark_no_longer_reads_may_change(folder: CheckpointFolder) -> None:
+    """A snapshot of a later version has all of it, and Spark clears such files away."""
+    successor = successor_of_a_driver_in_its_first_batch(folder)
+    mark = successor.seal(0, None)
+    put(folder, "state/0/0/2.delta")
+    successor.seal(1, mark)
+    put(folder, "state/0/0/2.snapshot")
+    Path(folder.location, "state/0/0/1.delta").unlink()
+    successor.prepare(2, is_first=True)
+
+
+def test_the_last_of_two_attempts_at_a_version_is_what_counts(folder: CheckpointFolder) -> None:
+    """Each wrote other files, and what the first of them sealed was never decided."""
+    place = "state/0/0"
+    state = by_version(folder)
+    state.prepare(0, is_first=False)
+    put(folder, f"{place}/1.changelog")
+    removed = snapshot(folder, f"{place}/1.zip", ["default", "sum"])
+    state.seal(0, None)
+    state.prepare(0, is_first=False)
+    removed.unlink()
+    put(folder, f"{place}/1.changelog", "the second attempt's")
+    state.seal(0, None)
+    state.prepare(1, is_first=True)

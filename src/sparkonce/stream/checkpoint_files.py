@@ -16,6 +16,10 @@ from sparkonce.stream.ledger import LedgerError
 
 
 class Files(Protocol):
+    @property
+    def root(self) -> str:
+        """The folder itself: the same for all spellings of its location."""
+
     def read(self, name: str) -> str | None: ...
 
     def read_bytes(self, name: str) -> bytes | None: ...
@@ -55,6 +59,10 @@ def files_at(spark: SparkSession, location: str) -> Files:
 class LocalFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    @property
+    def root(self) -> str:
+        return os.path.realpath(self._folder)
 
     def read(self, name: str) -> str | None:
         try:
@@ -114,6 +122,10 @@ class HadoopFiles:
         self._digests = jvm.org.apache.commons.codec.digest.DigestUtils
         self._root = self._path(location)
         self._system = self._root.getFileSystem(spark._jsc.hadoopConfiguration())
+
+    @property
+    def root(self) -> str:
+        return str(self._system.makeQualified(self._root).toString())
 
     def read(self, name: str) -> str | None:
         stream = self._open(name)

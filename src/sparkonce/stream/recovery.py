@@ -48,6 +48,7 @@ def next_step(
     location: str,
     guarantee: Guarantee,
     ledger_lost: str,
+    keeps_state: bool,
 ) -> Step:
     if checkpoint.planned is None:
         return _new_checkpoint(entry, checkpoint, location)
@@ -55,7 +56,9 @@ def next_step(
         # Under `none` a crash may come before the clock has noted anything. Where a record may be
         # repeated nobody has to be asked: the batch is run again.
         lost = "replay" if guarantee.may_repeat and ledger_lost == "fail" else ledger_lost
-        return _no_ledger(checkpoint, checkpoint.planned, pipeline, location, lost)
+        return _no_ledger(
+            checkpoint, checkpoint.planned, pipeline, location, lost, keeps_state=keeps_state
+        )
     if entry.query != checkpoint.query:
         raise LedgerError(
             f"{named_by} {pipeline!r} belongs to another checkpoint: its ledger has {entry} "
@@ -90,12 +93,27 @@ def _new_checkpoint(entry: Entry | None, checkpoint: Checkpoint, location: str) 
 
 
 def _no_ledger(
-    checkpoint: Checkpoint, planned: int, pipeline: str, location: str, ledger_lost: str
+    checkpoint: Checkpoint,
+    planned: int,
+    pipeline: str,
+    location: str,
+    ledger_lost: str,
+    *,
+    keeps_state: bool,
 ) -> Step:
     """The first run with this sink, or a ledger that is gone: one that has begun with this sink has
     an entry before its first batch is planned."""
     if checkpoint.committed == planned or ledger_lost == "replay":
         return GoOn()
+    if ledger_lost == "skip" and keeps_state:
+        # Spark would go on from whatever state the last attempt left, or find none.
+        raise LedgerError(
+            f"ledgerLost=skip takes batch {planned} of {location} for written, and the query keeps "
+            f"state: which state belongs to the batch was in the ledger of {pipeline!r}, which is "
+            'gone. Look at the target. If the batch is not there, use .option("ledgerLost", '
+            '"replay"); if it is, start with an empty checkpointLocation, empty state and '
+            "startingOffsets behind what was written"
+        )
     if ledger_lost == "skip":
         return FinishCommit(planned)
     raise LedgerError(
@@ -103,5 +121,5 @@ def _no_ledger(
         f"it, and there is no ledger of {pipeline!r} (committed offsets expire after the brokers' "
         "offsets.retention.minutes; or another sink wrote the batches before; or there was no "
         "place for one before the first rows). Look at the target, "
-        'then say what to do with .option("ledgerLost", "replay") or "skip"'
+        'then say what to do with .option("ledgerLost", "replay") or "skip" (not with state)'
     )

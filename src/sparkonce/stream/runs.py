@@ -73,21 +73,22 @@ class Run:
         self,
         context: SparkContext,
         name: str,
-        location: str,
+        place: str,
         *,
         is_one_process: bool,
         is_exact: bool = True,
         remembers_versions: bool = False,
     ) -> None:
-        """`is_exact`: nothing may be repeated or lost. `remembers_versions`: there is state, and
-        executors remember it by version alone."""
+        """`place`: where the query's checkpoint is, always spelled the same; of a batch job, which
+        run it is. `is_exact`: nothing may be repeated or lost. `remembers_versions`: there is
+        state, and executors remember it by version alone."""
         self._context = context
         self._name = name
         self._remembers_versions = remembers_versions
         self._is_exact = is_exact
         self.is_one_process = is_one_process
         # Known to all queries with this checkpoint that this process has had.
-        self._query_tag = f"sparkonce-{hashlib.sha256(location.encode()).hexdigest()[:16]}"
+        self._query_tag = f"sparkonce-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
         self._batch_tag = ""
         self._given_up: set[int] = set()
         self._shuffled: set[int] = set()

@@ -2,7 +2,13 @@
 
 Nothing keeps an attempt that was given up, or a fenced driver, from writing under the same names.
 So the note of an attempt has a hash of each file of its version, and the mark of the note before
-it: at every start all files that Spark may read are compared, back to the last snapshot.
+it: at every start all files that Spark may read are compared, back to the last snapshot. Those of a
+version that others may still write are compared around each batch too: an executor reads them in
+the middle of a run, where it takes a partition over from another one. Before the batch, so that the
+file is named; and before its decision, as it may have been changed in between.
+
+What a hash can't tell is who wrote the file before it was hashed: `seal` reads what lies there when
+all tasks have ended, and a fenced driver may have replaced the file of a task that ended earlier.
 
 Of a version that was given up, a new run removes all files. A second attempt in the same run leaves
 the changes: what Spark computes again it writes again, and what it goes on with, since its rows
@@ -25,7 +31,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from sparkonce.errors import SparkonceError
@@ -53,12 +59,15 @@ class StateByVersion:
         self._notes = notes
         self._kept = kept
         self._given_up: set[int] = set()
+        self._doubtful: dict[str, str] = {}
+        """The files of versions that were given up once and sealed since, with their hashes."""
         self._places: list[str] | None = None
 
     def prepare(self, batch: int, *, is_first: bool) -> None:
         if not is_first:
             self._given_up.add(batch + 1)
         self._drop_doubtful()
+        self._check_doubtful(batch)
 
     def seal(self, batch: int, former: str | None) -> str:
         version = batch + 1
@@ -66,6 +75,7 @@ class StateByVersion:
             self._given_up = set(self._notes.read(former).get(_GIVEN_UP, ()))
         self._given_up = {each for each in self._given_up if each > version - self._kept}
         self._drop_doubtful()
+        self._check_doubtful(batch)
         places = self._where()
         files: dict[str, str] = {}
         for place in places:
@@ -77,6 +87,11 @@ class StateByVersion:
                 )
             files |= written
         self._places = places  # all of them: each has this version
+        # What a former attempt at this batch sealed is written over.
+        self._doubtful = {
+            name: digest for name, digest in self._doubtful.items() if _version(name) != version
+        }
+        self._remember_doubtful(files)
         note = {FILES: files, _FORMER: former, _GIVEN_UP: sorted(self._given_up)}
         return self._notes.write(batch, note)
 
@@ -113,7 +128,24 @@ class StateByVersion:
                 return
             for name, digest in read.items():
                 self._check(name, digest)
+            self._remember_doubtful(read)
             wanted = note.get(_FORMER)
+
+    def _remember_doubtful(self, files: Mapping[str, str]) -> None:
+        known = {**self._doubtful, **files}
+        self._doubtful = {
+            name: digest for name, digest in known.items() if _version(name) in self._given_up
+        }
+
+    def _check_doubtful(self, visible: int) -> None:
+        """Whether the files in doubt are what was sealed, as far as Spark may read them to go on
+        from the visible version."""
+        oldest = {
+            place: self._last_snapshot(place, visible) for place in map(_place, self._doubtful)
+        }
+        for name, digest in self._doubtful.items():
+            if oldest[_place(name)] <= _version(name) <= visible:
+                self._check(name, digest)
 
     def _check(self, name: str, digest: str) -> None:
         found = self._folder.files.digest(name)

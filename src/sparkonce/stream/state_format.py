@@ -7,6 +7,7 @@ one, the session's provider does.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -17,9 +18,11 @@ from sparkonce.stream.state import AttemptState, StateNotes
 from sparkonce.stream.state_by_id import StateById
 from sparkonce.stream.state_by_version import StateByVersion
 
+_log = logging.getLogger("sparkonce.stream")
 SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _KEPT: Final = "spark.sql.streaming.minBatchesToRetain"
+_PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state"
 _ROCKSDB: Final = "RocksDBStateStoreProvider"
 _HDFS: Final = "HDFSBackedStateStoreProvider"
 
@@ -46,6 +49,15 @@ def state_of(
             f"Spark's RocksDBStateStoreProvider; or, if yours supports it, {SETTING}=2 with a new "
             "checkpointLocation"
         )
+    _log.warning(
+        "%s keeps state in files that are named by version alone (state store checkpoint format "
+        "1). A driver that is fenced while it computes a batch, or an executor that is cut off, "
+        "can go on and write over the state that belongs to the visible output; if that comes "
+        "before the batch is decided, it is not noticed, and the next start reads it. It can't "
+        "happen with an empty checkpointLocation, %s=%s and %s=2: docs/spark.md, State named by "
+        "version",
+        folder.location, _PROVIDER, f"{_PROVIDERS}.{_ROCKSDB}", SETTING,
+    )  # fmt: skip
     return StateByVersion(folder, notes, kept=kept_batches(spark))
 
 

@@ -39,6 +39,7 @@ def take_over(
         location=folder.location,
         guarantee=settings.guarantee,
         ledger_lost=settings.ledger_lost,
+        keeps_state=reading.is_stateful,
     )
     if isinstance(step, FinishCommit):
         folder.finish(step.batch, notes.ids(entry))

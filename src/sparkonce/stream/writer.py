@@ -174,7 +174,7 @@ class StreamWriter(Options):
             run = Run(
                 spark.sparkContext,
                 settings.pipeline,
-                location,
+                folder.files.root,
                 is_one_process=is_one_process(spark.sparkContext),
                 is_exact=settings.guarantee is Guarantee.EXACTLY_ONCE,
                 remembers_versions=isinstance(state, StateByVersion),
