@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import adbc_driver_postgresql.dbapi as adbc
 import psycopg
 import pytest
 from pyspark.sql.types import StructType
@@ -17,6 +18,8 @@ from deliver.postgres_schema import ID, NAME, Schema, batch_of
 from pooler import Pooler
 from sparkonce.deliver import duckdb
 from sparkonce.deliver.columns import Columns
+from sparkonce.deliver.postgres import stage
+from sparkonce.deliver.postgres.characters import Characters
 from sparkonce.ingest.reader import open_table
 from sparkonce.ingest.settings import TableSettings
 from sparkonce.local import LocalPostgres
@@ -229,6 +232,29 @@ def test_a_pooler_that_repeats_it(
     store.close()
 
 
+def test_a_pooler_that_repeats_it_to_a_task_that_asks_about_characters(
+    fails: Try,
+    postgres: LocalPostgres,
+    schema: Schema,
+    user: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the middle of a COPY: the error comes back through ADBC, which is no code of Python's."""
+    schema.execute("CREATE TABLE target (id bigint PRIMARY KEY, name text)")
+    schema.execute(f"GRANT ALL ON target TO {user}")
+    given = forms("127.0.0.1", postgres.port, user)["as an option"]
+    store, epoch = schema.open(**given)
+    tasks = store.stage(epoch, 1)
+    batch = batch_of([{"id": 1, "name": "é"}])
+    with Pooler(postgres.port, f"who is u with {CANARY}?") as pooler:
+        elsewhere = type(tasks)(**_fields(tasks, pooler.port))._url
+        asking = Characters("LATIN1", lambda: adbc.connect(elsewhere))
+        monkeypatch.setitem(stage._characters, tasks._url, asking)
+        error = fails(lambda: tasks(1, batch.schema, iter([batch])))
+    assert "who is u with ***?" in str(error)
+    store.close()
+
+
 def test_the_environment(
     fails: Try, postgres: LocalPostgres, schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,7 +313,12 @@ def _rows() -> tuple[Any, Iterator[Any]]:
         ("host=h password=pw port=1", "host=h password=*** port=1"),
         ("host=h password='p w' port=1", "host=h password=*** port=1"),
         ("?user=u&sslpassword=pw&x=1", "?user=u&sslpassword=***&x=1"),
-        ("postgresql://h:5432/db", "postgresql://h:5432/db"),
+        ("postgresql://u:12/34@h/db", "postgresql://u:***@h/db"),
+        ("postgresql://u:12?34@h", "postgresql://u:***@h"),
+        ("postgresql://u:12,34@h", "postgresql://u:***@h"),
+        ("postgresql://h:5432/db", None),
+        ("postgresql://h:5432,i:5433/db?user=u", None),
+        ("postgresql://h:5432/db is full, ask u@h", None),
         ("postgresql://user:password@host:5432/database", None),
         ("url, user and password", None),
     ],

@@ -17,8 +17,11 @@ _HIDDEN: Final = "***"
 _SHORT: Final = 6
 """Shorter ones are parts of ordinary words, and count as whole words only."""
 _EXAMPLE: Final = "password"
-# `password` is what our own examples have there, and digits are a port.
-_IN_URLS: Final = re.compile(r"(:/+[^\s:/?#]*):(?!password@|\d+(?:[/?,\s]|$))(?:\S*@|[^\s@/]+)")
+# `password` is what our own examples have there. Digits are a port, unless there is an @ behind
+# them: then a user is before them, and a password may begin with them and have a slash in it.
+_IN_URLS: Final = re.compile(
+    r"(:/+[^\s:/?#]*):(?!password@|\d+(?:[/?,](?!\S*@)|\s|$))(?:\S*@|[^\s@/]+)"
+)
 _IN_SETTINGS: Final = re.compile(
     r"""(?i)(password\s*=\s*)(?!\*\*\*)('(?:[^'\\]|\\.)*'?|[^\s&'",;]+)"""
 )

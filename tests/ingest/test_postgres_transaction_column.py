@@ -99,6 +99,63 @@ def test_what_nobody_fills_is_refused(
         follow(dbtable=table, transactionColumn="txid")
 
 
+@pytest.mark.parametrize(
+    "does",
+    [
+        "NEW.changed := txid_current(); RETURN NEW",
+        "NEW.other_txid := txid_current(); RETURN NEW",
+        "NEW.txid_2 := txid_current(); RETURN NEW",
+        "NEW.txid := pg_current_xact_id_if_assigned(); RETURN NEW",
+        "NEW.txid := txid_current_snapshot(); RETURN NEW",
+        "NEW.txid := 0; -- not pg_current_xact_id()\n RETURN NEW",
+        "/* NEW.txid := ** pg_current_xact_id() **/ RETURN NEW",
+        "IF NEW.txid > 0 THEN PERFORM pg_current_xact_id(); END IF; RETURN NEW",
+    ],
+)
+def test_a_trigger_that_sets_something_else_is_refused(
+    follow: Follow, table: str, create: Any, does: str
+) -> None:
+    create("bigint NOT NULL DEFAULT 0", trigger="INSERT OR UPDATE", does=does)
+    with pytest.raises(ConfigError, match="no trigger before INSERT sets it"):
+        follow(dbtable=table, transactionColumn="txid")
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        'new . "txid" = TXID_CURRENT (); RETURN NEW',
+        "/* for all * readers */ NEW.txid := /**/ txid_current(); -- /*\n RETURN NEW",
+        "SELECT 1, txid_current() INTO STRICT NEW.changed, NEW.txid; RETURN NEW",
+        "SELECT txid_current() INTO NEW.txid FROM pg_class LIMIT 1; RETURN NEW",
+        "DECLARE now_ bigint := txid_current(); BEGIN NEW.txid := now_; RETURN NEW; END",
+    ],
+)
+def test_ways_to_set_it(
+    connect: Connect, follow: Follow, table: str, create: Any, does: str
+) -> None:
+    create("bigint NOT NULL DEFAULT 0", trigger="INSERT OR UPDATE", does=does)
+    follower = follow(dbtable=table, transactionColumn="txid", updateColumn="changed")
+    with connect() as connection:
+        connection.execute(f"INSERT INTO {table} DEFAULT VALUES")
+        (row,) = connection.execute(f"SELECT txid, pg_current_xact_id()::text FROM {table}")
+        assert str(row[0]) == str(row[1])
+    assert [row["id"] for row in follower.drain()] == [1]
+
+
+def test_a_column_with_an_odd_name(connect: Connect, follow: Follow, table: str) -> None:
+    name = 'T.x (%)"1'
+    quoted = '"' + name.replace('"', '""') + '"'
+    with connect() as connection:
+        connection.execute(
+            f"CREATE TABLE {table} (id bigserial PRIMARY KEY, {quoted} xid8 NOT NULL)".encode()
+        )
+        does = f"NEW.{quoted} := pg_current_xact_id(); RETURN NEW"
+        connection.execute(FILL.format(table=table, does=does).encode())
+        trigger = TRIGGER.format(table=table, event="INSERT", when="")
+        connection.execute(trigger.encode())
+    follow(dbtable=table, transactionColumn=name)
+
+
 def test_a_disabled_trigger_fills_nothing(
     connect: Connect, follow: Follow, table: str, create: Any
 ) -> None:

@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import coalesce, col, lit, struct, to_json, when
+from pyspark.sql.functions import (
+    coalesce,
+    col,
+    lit,
+    make_valid_utf8,
+    raise_error,
+    struct,
+    to_json,
+    when,
+)
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -23,6 +32,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from sparkonce.deliver import utf8
 from sparkonce.deliver.settings import TableSettings
 from sparkonce.errors import ConfigError
 
@@ -37,6 +47,10 @@ _DEAD_LETTER = "dead_letter"
 
 NESTED = (ArrayType, MapType, StructType, VariantType)
 _JSON = {"ignoreNullFields": "false"}
+_ADVICE = (
+    ", which no table can keep: replace it before writing (make_valid_utf8), or put such rows "
+    "aside, by deadLetterTable or, where there is none, by a query of their own (is_valid_utf8)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +83,47 @@ class Columns:
         return [name for name, is_asked in asked.items() if is_asked]
 
     def type_of(self, name: str) -> DataType:
-        return next(field.dataType for field in self.table if field.name == name)
+        return self._field(name).dataType
+
+    def _field(self, name: str) -> StructField:
+        return next(field for field in self.table if field.name == name)
 
     def of(self, frame: DataFrame) -> DataFrame:
         """What is staged."""
-        values = [_value(field, nested_as_json=self.nested_as_json) for field in self.table]
-        reason = _column(self.marked_by) if self.marked_by else lit(None).cast("string")
+        values = [self._staged(field).alias(field.name) for field in self.table]
+        reason = self._reason()
+        # Of such text Spark's JSON has what can be read, and U+FFFD for the rest.
         row = to_json(struct(*(_column(name) for name in self.names)), _JSON)
         beside = {
             DELETED: lambda: coalesce(_column(str(self.deleted_by)), lit(False)),
-            SEQUENCE: lambda: _column(str(self.sequence_by)),
+            SEQUENCE: lambda: self._valid(self._field(str(self.sequence_by))),
             BAD: lambda: reason,
             ROW: lambda: when(reason.isNotNull(), row),
         }
         return frame.select(*values, *(beside[name]().alias(name) for name in self.beside))
+
+    def _staged(self, field: StructField) -> Column:
+        valid = self._valid(field)
+        is_json = self.nested_as_json and isinstance(field.dataType, NESTED)
+        return to_json(valid, _JSON) if is_json else valid
+
+    def _valid(self, field: StructField) -> Column:
+        """The value; where it is text that no database takes, null in a row that is put aside."""
+        column = _column(field.name)
+        if not utf8.has_text(field.dataType):
+            return column
+        instead = lit(None) if self.sets_aside else raise_error(lit(_not_utf8(field) + _ADVICE))
+        return when(utf8.is_invalid(column, field.dataType), instead).otherwise(column)
+
+    def _reason(self) -> Column:
+        """Why a row is bad: what the DataFrame itself says goes first."""
+        told = make_valid_utf8(_column(self.marked_by)) if self.marked_by else lit(None)
+        found = (
+            when(utf8.is_invalid(_column(field.name), field.dataType), lit(_not_utf8(field)))
+            for field in self.table
+            if utf8.has_text(field.dataType)
+        )
+        return coalesce(told.cast("string"), *found)
 
     @classmethod
     def plan(
@@ -149,11 +190,8 @@ def _check_type(field: StructField, type_of: Callable[[DataType], str]) -> None:
         raise ConfigError(f"column {field.name!r}: {error}") from error
 
 
-def _value(field: StructField, *, nested_as_json: bool) -> Column:
-    column = _column(field.name)
-    if nested_as_json and isinstance(field.dataType, NESTED):
-        return to_json(column, _JSON).alias(field.name)
-    return column
+def _not_utf8(field: StructField) -> str:
+    return f"column {field.name!r} has text that is not valid UTF-8"
 
 
 def _column(name: str) -> Column:

@@ -56,6 +56,7 @@ class PostgresStage:
         except Exception as error:
             redact(error)
             if failures:  # ADBC wraps what happened on the way to it in words of its own
+                redact(failures[0])  # which is behind no error of Python's
                 raise failures[0] from None
             raise
         return f"{self.table}{_AT}{number}"

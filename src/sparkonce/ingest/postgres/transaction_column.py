@@ -24,7 +24,8 @@ _FILLS: Final = re.compile(r"\b(pg_current_xact_id|txid_current)\(\)")
 _ROW, _BEFORE, _INSERT, _UPDATE = 1, 2, 4, 16  # bits of pg_trigger.tgtype
 
 # What a function in another language does can't be read here. A trigger with WHEN passes rows over,
-# and so does one of some columns (UPDATE OF), which has an effect on inserts alone.
+# and so does one of some columns (UPDATE OF), which has an effect on inserts alone. What stands in
+# comments does nothing.
 _FILLERS: Final = """
 SELECT c.oid::bigint, quote_ident(nspname) || '.' || quote_ident(relname),
        (SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef
@@ -34,11 +35,17 @@ SELECT c.oid::bigint, quote_ident(nspname) || '.' || quote_ident(relname),
         JOIN pg_proc AS p ON p.oid = tgfoid JOIN pg_language AS l ON l.oid = prolang
         WHERE tgrelid = c.oid AND tgenabled IN ('O', 'A') AND tgqual IS NULL
         AND tgtype & {when} = {when}
-        AND (lanname NOT IN ('plpgsql', 'sql') OR prosrc ~ '(pg_current_xact_id|txid_current)'))
+        AND (lanname NOT IN ('plpgsql', 'sql') OR (
+          SELECT source ~* {calls} AND source ~* {sets}
+          FROM regexp_replace(prosrc, {comment}, ' ', 'g') AS source)))
 FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = relnamespace
 JOIN pg_attribute AS a ON attrelid = c.oid AND attname = {column}
 WHERE {tables}
 """
+# As PostgreSQL has regular expressions, in which \m and \M begin and end a word.
+_COMMENT: Final = r"--[^\n]*|/\*([^*]|\*+[^*/])*\*+/"
+_CALLS: Final = r"\m(pg_current_xact_id|txid_current)\s*\("
+_SETS: Final = r"\mNEW\s*\.\s*{name}\s*:?=|\mINTO\M[^;]*\mNEW\s*\.\s*{name}\s*(,|;|\mFROM\M)"
 _TRIGGER: Final = (
     "CREATE FUNCTION set_txid() RETURNS trigger LANGUAGE plpgsql AS "
     "'BEGIN NEW.{column} := pg_current_xact_id(); RETURN NEW; END'; CREATE TRIGGER set_txid "
@@ -73,8 +80,16 @@ def check_filled(
 ) -> None:
     """`updated`: rows that are changed are to come again, so updates must fill it too."""
     tables = one_of((relation.oid, *sorted(children.xids))).replace("tableoid", "c.oid")
-    name = sql.Literal(column.name).as_string(None)
-    asked = _FILLERS.format(when=_ROW | _BEFORE, update=_UPDATE, column=name, tables=tables)
+    written = '"?' + re.escape(column.name.replace('"', '""')) + '"?'
+    asked = _FILLERS.format(
+        when=_ROW | _BEFORE,
+        update=_UPDATE,
+        tables=tables,
+        column=_literal(column.name),
+        calls=_literal(_CALLS),
+        sets=_literal(_SETS.format(name=written)),
+        comment=_literal(_COMMENT),
+    )
     found = ask(asked)
     # A row that comes through a parent has the parent's default.
     parents = {each.parent for each in children.attachments}
@@ -90,17 +105,22 @@ def check_filled(
         if not (events & _INSERT or has_default or is_bare_child):
             raise ConfigError(
                 f"transactionColumn={column.name!r} of {table} is filled by nothing that can be "
-                f"seen: its default is {default or 'none'}, and no trigger before INSERT calls "
-                f"pg_current_xact_id() for every row. {_WHOLE} Rows with another number would be "
-                f"lost. {advice}, or "
+                f"seen: its default is {default or 'none'}, and no trigger before INSERT sets it "
+                f"to pg_current_xact_id() for every row. {_WHOLE} Rows with another number would "
+                f"be lost. {advice}, or "
                 f"ALTER TABLE {table} ALTER COLUMN {column.name} SET DEFAULT pg_current_xact_id()"
             )
         if updated and not events & _UPDATE:
             raise ConfigError(
                 f"transactionColumn={column.name!r} of {table} is not set when a row is changed, "
-                "as updateColumn promises: no trigger before UPDATE calls pg_current_xact_id() for "
-                f"every row, and a change that is committed late would be lost. {_WHOLE} {advice}"
+                "as updateColumn promises: no trigger before UPDATE sets it to "
+                "pg_current_xact_id() for every row, and a change that is committed late would be "
+                f"lost. {_WHOLE} {advice}"
             )
+
+
+def _literal(text: str) -> str:
+    return sql.Literal(text).as_string(None)
 
 
 def not_yet_had(column: Column, place: Place) -> SourceError:

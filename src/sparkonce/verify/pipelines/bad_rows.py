@@ -1,9 +1,10 @@
 """What the pipelines with rows that their table refuses have in common.
 
-Of each record it is known beforehand where it belongs. Some rows are refused, half of them for what
-their text has in it: where the database is not in UTF-8 it can't keep that, elsewhere the table has
-a constraint. A third of the rows have a null key, which equals no other, so each of them is a row
-of its own; the others come twice in their batch, and the older of the two must never be seen.
+Of each record it is known beforehand where it belongs. Some rows are refused, most of them for what
+their text has in it: a character that a database in LATIN1 can't keep, for which the table has a
+constraint elsewhere, or bytes that are not valid UTF-8, which no database keeps. A third of the
+rows have a null key, which equals no other, so each of them is a row of its own; the others come
+twice in their batch, and the older of the two must never be seen.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from sparkonce.verify.pipelines import into_tables, latin1
 KEPT_TEXT: Final = latin1.TEXT
 REFUSED_TEXT: Final = "€"
 """Not in LATIN1."""
+NOT_UTF8: Final = b"\xff"
+READ_TEXT: Final = "\ufffd"
+"""What there is of them in a dead letter."""
 COLUMNS: Final = "id bigint UNIQUE, version int, amount int, text {text}, value {text}"
 NOT_NEGATIVE: Final = "CHECK (amount >= 0)"
 TAKES_TEXT: Final = f"CHECK (text <> '{REFUSED_TEXT}')"
@@ -41,7 +45,10 @@ def rows(job: Job) -> DataFrame:
     return found.select(
         F.when(~_has_null_key(number), number).alias("id"),
         F.when(_is_negative(number), -1).otherwise(1).alias("amount"),
-        F.when(_is_unfit(number), REFUSED_TEXT).otherwise(KEPT_TEXT).alias("text"),
+        F.when(_is_not_utf8(number), F.lit(NOT_UTF8).cast("string"))
+        .when(_is_unfit(number), REFUSED_TEXT)
+        .otherwise(KEPT_TEXT)
+        .alias("text"),
         F.explode(versions).alias("row"),
     ).select("id", "amount", "text", "row.*")
 
@@ -64,6 +71,11 @@ def records(kept: Iterable[tuple[str, str]], dead: Iterable[str]) -> list[Record
 def _is_unfit(number: Any) -> Any:
     """Of a number, or of a column of them, as all of these."""
     return number % 4 == 0
+
+
+def _is_not_utf8(number: Any) -> Any:
+    """Half of those whose text is not fit."""
+    return number % 8 == 4
 
 
 def _is_negative(number: Any) -> Any:
@@ -93,4 +105,7 @@ def _is_dead_letter(value: str) -> bool:
 
 
 def _text_of(value: str) -> str:
-    return REFUSED_TEXT if _is_unfit(_number(value)) else KEPT_TEXT
+    number = _number(value)
+    if _is_not_utf8(number):
+        return READ_TEXT
+    return REFUSED_TEXT if _is_unfit(number) else KEPT_TEXT
