@@ -9,6 +9,7 @@ _NETWORK = Cell("stateless", "exactly_once", "network")
 _WORKER = Cell("stateless", "exactly_once", "worker")
 _PARTITIONS = Cell("stateless", "exactly_once", "partitions")
 _REFUSAL = Cell("stateless", "exactly_once", "refusal")
+_EXPIRY = Cell("stateless, ids expire", "exactly_once", "expiry")
 _STATE = Cell("stateful", "exactly_once", "state")
 _STATE_CRASH = Cell("stateful", "exactly_once", "crash")
 _STATE_TIMEOUT = Cell("stateful", "exactly_once", "timeout")
@@ -18,6 +19,7 @@ _EXECUTOR = Cell("shuffled", "exactly_once", "executor")
 
 _RUNS = "stream/runs.py"
 _KAFKA, _TASK = "stream/kafka.py", "stream/task.py"
+_OWNER = "stream/kafka_owner.py"
 _DESK, _TURNS = "stream/desk.py", "stream/turns.py"
 _PIPELINE, _RECOVERY, _TAKE_OVER = "stream/pipeline.py", "stream/recovery.py", "stream/takeover.py"
 _BY_ID, _STEPS = "stream/state_by_id.py", "stream/steps.py"
@@ -213,6 +215,17 @@ STREAMING = (
                 "stream/batch.py",
                 "if (before := sink.take_over()) is not None:",
                 "if (before := sink.take_over()) is not None and False:",
+            ),
+        ),
+    ),
+    Mutant(
+        name="a rested driver does not ask the ledger",
+        sabotages="A driver whose transactional id was forgotten while it rested goes on under a "
+        "new one, and does not ask the ledger whether another driver has taken over",
+        cells=(_EXPIRY,),
+        changes=(
+            Change(
+                _OWNER, "        if _signature(found) != _signature(own):\n", "        if False:\n"
             ),
         ),
     ),
