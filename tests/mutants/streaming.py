@@ -13,6 +13,7 @@ _EXPIRY = Cell("stateless, ids expire", "exactly_once", "expiry")
 _STATE = Cell("stateful", "exactly_once", "state")
 _STATE_CRASH = Cell("stateful", "exactly_once", "crash")
 _STATE_TIMEOUT = Cell("stateful", "exactly_once", "timeout")
+_STATE_REFUSAL = Cell("stateful", "exactly_once", "refusal")
 _STATE_ZOMBIE = Cell("stateful", "exactly_once", "zombie")
 
 _EXECUTOR = Cell("shuffled", "exactly_once", "executor")
@@ -260,6 +261,15 @@ STREAMING = (
         sabotages="A pipeline with a new checkpoint begins at startingOffsets, not at its ledger",
         cells=(Cell("stateless", "exactly_once", "checkpoint"),),
         changes=(Change(_RECOVERY, "    return StartFromLedger()\n", "    return GoOn()\n"),),
+    ),
+    Mutant(
+        name="lost state is taken for empty",
+        sabotages="A query with state and a new checkpoint goes on from its ledger, though nobody "
+        "has said that its state may be lost",
+        cells=(_STATE_REFUSAL,),
+        changes=(
+            Change(_TAKE_OVER, '(settings.lost_state != "empty" or not only_kafka)', "False"),
+        ),
     ),
     Mutant(
         name="a lost ledger is taken for a new one",
