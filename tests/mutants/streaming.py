@@ -9,15 +9,18 @@ _NETWORK = Cell("stateless", "exactly_once", "network")
 _WORKER = Cell("stateless", "exactly_once", "worker")
 _PARTITIONS = Cell("stateless", "exactly_once", "partitions")
 _REFUSAL = Cell("stateless", "exactly_once", "refusal")
+_EXPIRY = Cell("stateless, ids expire", "exactly_once", "expiry")
 _STATE = Cell("stateful", "exactly_once", "state")
 _STATE_CRASH = Cell("stateful", "exactly_once", "crash")
 _STATE_TIMEOUT = Cell("stateful", "exactly_once", "timeout")
+_STATE_REFUSAL = Cell("stateful", "exactly_once", "refusal")
 _STATE_ZOMBIE = Cell("stateful", "exactly_once", "zombie")
 
 _EXECUTOR = Cell("shuffled", "exactly_once", "executor")
 
 _RUNS = "stream/runs.py"
 _KAFKA, _TASK = "stream/kafka.py", "stream/task.py"
+_OWNER = "stream/kafka_owner.py"
 _DESK, _TURNS = "stream/desk.py", "stream/turns.py"
 _PIPELINE, _RECOVERY, _TAKE_OVER = "stream/pipeline.py", "stream/recovery.py", "stream/takeover.py"
 _BY_ID, _STEPS = "stream/state_by_id.py", "stream/steps.py"
@@ -221,6 +224,17 @@ STREAMING = (
             ),
         ),
     ),
+    Mutant(
+        name="a rested driver does not ask the ledger",
+        sabotages="A driver whose transactional id was forgotten while it rested goes on under a "
+        "new one, and does not ask the ledger whether another driver has taken over",
+        cells=(_EXPIRY,),
+        changes=(
+            Change(
+                _OWNER, "        if _signature(found) != _signature(own):\n", "        if False:\n"
+            ),
+        ),
+    ),
     # -- recovery ---------------------------------------------------------------------------------
     Mutant(
         name="Spark's commit is not finished",
@@ -252,6 +266,15 @@ STREAMING = (
         sabotages="A pipeline with a new checkpoint begins at startingOffsets, not at its ledger",
         cells=(Cell("stateless", "exactly_once", "checkpoint"),),
         changes=(Change(_RECOVERY, "    return StartFromLedger()\n", "    return GoOn()\n"),),
+    ),
+    Mutant(
+        name="lost state is taken for empty",
+        sabotages="A query with state and a new checkpoint goes on from its ledger, though nobody "
+        "has said that its state may be lost",
+        cells=(_STATE_REFUSAL,),
+        changes=(
+            Change(_TAKE_OVER, '(settings.lost_state != "empty" or not only_kafka)', "False"),
+        ),
     ),
     Mutant(
         name="a lost ledger is taken for a new one",

@@ -23,6 +23,7 @@ from sparkonce.verify.families import (
     MIXED,
     NETWORK,
     PARTITIONS,
+    REFUSAL,
     STATE,
     TIMEOUT,
     ZOMBIE,
@@ -47,6 +48,7 @@ from sparkonce.verify.schedule import (
     Arm,
     AwaitAnother,
     AwaitSnapshot,
+    Checkpoint,
     Kill,
     KillAfter,
     KillExecutor,
@@ -269,6 +271,16 @@ def test_the_last_batch_is_undone_behind_its_snapshot_with_each_state_store() ->
     assert any(plan.workload.batches > 10 for plan in plans("stateful", STATE, 40))
 
 
+def test_state_is_lost_when_all_is_decided_and_what_comes_later_would_begin_from_none() -> None:
+    for plan in [*turns("stateful", REFUSAL), *plans("stateful", REFUSAL, 20)]:
+        killed, lost, more = plan.schedule
+        assert killed == Kill(point="end:answered", nth=plan.workload.batches)
+        assert lost == Checkpoint(action="lose")
+        assert isinstance(more, MoreInput)
+        # Of records that are aborted some stand in each batch, and more batches would follow.
+        assert not plan.workload.aborted
+
+
 def test_a_zombie_with_state_has_planned_its_batch_and_another_life_follows() -> None:
     drawn = turns("stateful", ZOMBIE)
     assert "rocksdb" in {plan.workload.store for plan in drawn}
@@ -392,7 +404,7 @@ def test_a_pipeline_that_tells_nothing_is_killed_with_records_on_their_way() -> 
 
 
 def test_exactly_once_has_trials_in_all_families() -> None:
-    others = ("partitions", "refusal", "database", "dump", "retry")
+    others = ("partitions", "database", "dump", "retry")
     own = [each for each in FAMILIES if each not in others]
     assert families(PIPELINES["stateful"], EXACTLY) == own
     into = Pipeline.load("sparkonce.verify.pipelines.into_postgres")

@@ -188,7 +188,8 @@ class _Drawing:
             deltas = own.batches - 1 if store == "hdfs" else own.batches
             return replace(own, store=store, deltas=deltas)
         if family == f.REFUSAL:
-            return ONE_BATCH if self._pick(_REFUSAL_TURNS) == "first batch" else PLAIN
+            is_one = not self._has_state and self._pick(_REFUSAL_TURNS) == "first batch"
+            return ONE_BATCH if is_one else PLAIN
         if family == f.ZOMBIE and self._has_state:
             return replace(PLAIN, store=self._pick(["rocksdb", "", *BY_VERSION]))
         if family == f.CRASH:
@@ -424,13 +425,16 @@ class _Drawing:
 
     def refusal(self, workload: Workload) -> Schedule:
         """All is decided, and then the ledger or the checkpoint is not the one that belongs to it:
-        who goes on would write again what is there."""
+        who goes on would write again what is there. With state the checkpoint is lost: what comes
+        later would begin from none."""
+        last = Kill(point="end:answered", nth=workload.batches)
+        if self._has_state:
+            return (last, Checkpoint(action="lose"), MoreInput())
         turn = self._pick(_REFUSAL_TURNS)
         if workload.batches == 1 or turn in ("first batch", "ledger"):
-            return (Kill(point="end:answered", nth=workload.batches), LoseLedger())
+            return (last, LoseLedger())
         if turn == "older copy":
-            killed = Kill(point="end:answered", nth=workload.batches)
-            return (killed, Checkpoint(action="age"))
+            return (last, Checkpoint(action="age"))
         return (
             Kill(point="end:answered", nth=workload.batches - 1),
             Checkpoint(action="lose"),

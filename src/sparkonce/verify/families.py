@@ -83,7 +83,7 @@ def _of_points(pipeline: Pipeline) -> list[str]:
         and {"open", "produce:first", "offsets"} <= told,
         STATE: has_state and "end" in told,
         CHECKPOINT: "spark-commit" in told,
-        REFUSAL: _is_plain(pipeline) and not pipeline.is_stateful and "spark-commit" in told,
+        REFUSAL: _is_plain(pipeline) and "spark-commit" in told,
     }
     return [family for family, does_fit in fits.items() if does_fit]
 

@@ -274,20 +274,25 @@ class Course:
         return len(self._sent)
 
     def must_refuse(self, life: int) -> bool:
-        """Whether it has to refuse to go on: nobody knows any more what was written."""
+        """Whether it has to refuse to go on: nobody knows any more what was written, or its state
+        is gone."""
         return any(
             each.after_life == life - 1
             for each in self.trial.schedule
             if isinstance(each, LoseLedger)
-            or (isinstance(each, Checkpoint) and each.must_be_refused)
+            or (isinstance(each, Checkpoint) and self._must_be_refused(each))
         )
+
+    def _must_be_refused(self, element: Checkpoint) -> bool:
+        is_state_lost = element.action == "lose" and self.trial.pipeline.is_stateful
+        return element.must_be_refused or is_state_lost
 
     @property
     def may_refuse(self) -> bool:
-        """Whether a pipeline may refuse to go on: over state that a zombie has written, where that
-        can be noticed and not prevented."""
+        """Whether a pipeline may refuse to go on with more input: as it has before; or over state
+        that a zombie has written, where that can be noticed and not prevented."""
         was_paused = any(isinstance(each, Pause) for each in self.trial.schedule)
-        return was_paused and self.trial.workload.store in BY_VERSION
+        return self._has_refused or (was_paused and self.trial.workload.store in BY_VERSION)
 
     @property
     def has_refused(self) -> bool:
