@@ -208,6 +208,32 @@ def test_a_snapshot_in_doubt_goes_where_the_one_before_was_cleared_away(
     assert not doubtful.exists()
 
 
+def test_a_snapshot_that_maintenance_writes_while_state_is_sealed_is_not_missed_later(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes when it is seen, so the note must not name it: no start would go on."""
+    snapshot(folder, "state/0/0/1.zip", ["default"])
+    put(folder, "state/0/0/2.changelog")
+    log(folder, planned=1, committed=0)
+    state = by_version(folder)
+    state.verify(None)
+    put(folder, "state/0/0/2.changelog")
+    digest = LocalFiles.digest
+
+    def digest_and_maintain(files: LocalFiles, name: str) -> str | None:
+        if name.endswith("2.changelog"):
+            snapshot(folder, "state/0/0/2.zip", ["default"])
+        return digest(files, name)
+
+    monkeypatch.setattr(LocalFiles, "digest", digest_and_maintain)
+    mark = state.seal(1, None)
+    monkeypatch.undo()
+    monkeypatch.setattr(checkpoint, "files_at", lambda spark, location: LocalFiles(Path(location)))
+    assert files_in(folder, mark) == {"state/0/0/2.changelog"}
+    log(folder, planned=1, committed=1)
+    by_version(folder).verify(entry(1, mark))
+
+
 def test_a_snapshot_that_stays_is_compared(folder: CheckpointFolder) -> None:
     """Of a driver that was fenced and goes on, it may have come before changes that are noticed."""
     put(folder, "state/0/0/1.changelog")

@@ -198,16 +198,21 @@ class StateByVersion:
 
     def _hashed(self, place: str, version: int) -> Iterator[tuple[str, str]]:
         """What the version was written as: its changes, or all of it. Both where a snapshot of a
-        version that was given up stays: it is read."""
+        version that was given up stays: it is read. One that does not stay has no hash, as it may
+        come at any moment, also right before this, and goes when it is seen."""
         for kinds in (_CHANGES, _WHOLE):
             names = [f"{place}/{version}.{kind}" for kind in kinds]
             found = [
                 (name, digest) for name in names if (digest := self._folder.files.digest(name))
             ]
-            if found:
-                yield from found
-                if version not in self._given_up:
-                    return
+            yield from found
+            if found and not self._has_snapshot_that_stays(place, version):
+                return
+
+    def _has_snapshot_that_stays(self, place: str, version: int) -> bool:
+        """Beside its changes."""
+        names = set(self._folder.files.names(place))
+        return version in self._given_up and self._has_new_families(place, version, names)
 
     def _where(self) -> list[str]:
         """The folders of all state stores, as far as there are any."""
