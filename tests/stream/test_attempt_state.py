@@ -47,6 +47,8 @@ OFTEN = {
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "0",
     # Else all later queries of this process have to write snapshots as often.
     "spark.sql.streaming.stateStore.forceSnapshotUploadOnLag": "false",
+    # Spark stops maintenance under a lock that maintenance itself may be waiting for: so long.
+    "spark.sql.streaming.stateStore.maintenanceShutdownTimeout": "1s",
 }
 BY_VERSION = ["hdfs", "rocksdb with changelog, format 1"]
 BATCHES, PER_BATCH = 5, 40
