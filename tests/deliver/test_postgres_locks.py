@@ -14,7 +14,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from deliver.postgres_schema import ASIDE, ID, NAME, Schema, batch_of, stage, write
 from sparkonce.deliver.columns import SEQUENCE
 from sparkonce.deliver.conformance import ENTRY, SOURCES
-from sparkonce.deliver.store import Loaded, StoreError
+from sparkonce.deliver.postgres.store import PostgresStore
+from sparkonce.deliver.store import Loaded, Part, StoreError
 from sparkonce.errors import ConfigError
 
 TABLE = "CREATE TABLE target (id bigint, name text)"
@@ -95,6 +96,20 @@ def whole(id_: int, at: int) -> dict[str, Any]:
     return {"id": id_, "name": "a", "at": at}
 
 
+def _assert_9_is_locked_before_10(
+    schema: Schema, store: PostgresStore, epoch: int, part: Part
+) -> None:
+    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
+        other.execute("SELECT FROM target WHERE id = 9 FOR UPDATE")
+        transaction = store.begin(epoch)
+        loaded = pool.submit(transaction.load, [part])
+        wait_until(lambda: waits(schema))
+        other.execute("SELECT FROM target WHERE id = 10 FOR UPDATE NOWAIT")
+        other.rollback()
+        assert loaded.result().records == 2
+        transaction.commit()
+
+
 @pytest.mark.parametrize("keys", ["id,name", "name,id"])
 @pytest.mark.parametrize("kind", [LongType(), StringType()], ids=["as numbers", "as text"])
 def test_keys_are_locked_in_one_order(schema: Schema, keys: str, kind: Any) -> None:
@@ -107,15 +122,7 @@ def test_keys_are_locked_in_one_order(schema: Schema, keys: str, kind: Any) -> N
     if isinstance(kind, StringType):
         rows = [row | {"id": str(row["id"])} for row in rows]
     part = stage(store, epoch, rows)
-    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
-        other.execute("SELECT FROM target WHERE id = 9 FOR UPDATE")
-        transaction = store.begin(epoch)
-        loaded = pool.submit(transaction.load, [part])
-        wait_until(lambda: waits(schema))
-        other.execute("SELECT FROM target WHERE id = 10 FOR UPDATE NOWAIT")
-        other.rollback()
-        assert loaded.result().records == 2
-        transaction.commit()
+    _assert_9_is_locked_before_10(schema, store, epoch, part)
     store.close()
 
 
@@ -129,15 +136,7 @@ def test_the_order_of_keys_is_the_tables_however_they_are_spelled(
     fields = StructType([StructField(id_, LongType()), StructField(name, StringType()), AT])
     store, epoch = schema.open(fields, **UPSERT)
     part = stage(store, epoch, [{id_: 10, name: "a", "at": 1}, {id_: 9, name: "b", "at": 1}])
-    with ThreadPoolExecutor(1) as pool, schema.connect() as other:
-        other.execute("SELECT FROM target WHERE id = 9 FOR UPDATE")
-        transaction = store.begin(epoch)
-        loaded = pool.submit(transaction.load, [part])
-        wait_until(lambda: waits(schema))
-        other.execute("SELECT FROM target WHERE id = 10 FOR UPDATE NOWAIT")
-        other.rollback()
-        assert loaded.result().records == 2
-        transaction.commit()
+    _assert_9_is_locked_before_10(schema, store, epoch, part)
     store.close()
 
 

@@ -89,6 +89,17 @@ class GrowBehindTheFirst(Reports):
             os.kill(min(self._meet.batches()[0]), signal.SIGKILL)
 
 
+def _job(kafka: LocalKafka, source: str, target: str, folder: Path) -> Job:
+    return Job(
+        servers=kafka.bootstrap_servers,
+        source=source,
+        target=target,
+        name=f"job-{target}",
+        checkpoint=str(folder / "checkpoint"),
+        per_batch=PER_BATCH,
+    )
+
+
 @pytest.mark.parametrize("named_by", ["the option", "the rows"])
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_worker_that_knows_and_one_that_does_not(
@@ -100,14 +111,7 @@ def test_a_worker_that_knows_and_one_that_does_not(
     named_by: str,
     guarantee: str,
 ) -> None:
-    job = Job(
-        servers=kafka.bootstrap_servers,
-        source=source,
-        target=target,
-        name=f"job-{target}",
-        checkpoint=str(tmp_path / "checkpoint"),
-        per_batch=PER_BATCH,
-    )
+    job = _job(kafka, source, target, tmp_path)
     meet = Meet(tmp_path / "met")
     reports = GrowBehindTheFirst(job.servers, target, meet)
     rows = job.read(spark).select("key", "value")
@@ -151,14 +155,7 @@ def test_rows_that_name_a_new_partition_are_no_dead_letters(
 ) -> None:
     """Spark may read from partitions that were added before the driver hears of those that were
     added to the target."""
-    job = Job(
-        servers=kafka.bootstrap_servers,
-        source=source,
-        target=target,
-        name=f"job-{target}",
-        checkpoint=str(tmp_path / "checkpoint"),
-        per_batch=PER_BATCH,
-    )
+    job = _job(kafka, source, target, tmp_path)
     rows = job.read(spark).select("key", "value")
     named = F.col("value").cast("string").cast("int")  # each batch has a partition of its own
     by_key = F.col("key").cast("string").cast("int") < KEYS // 2
